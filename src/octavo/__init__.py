@@ -1,0 +1,54 @@
+"""octavo: serve large language models on a paged KV cache whose every memory policy can be swapped.
+
+Names resolve on first use, so that importing the package (or only its deciding plane) is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.contract.sampling import SamplingParams
+    from octavo.errors import (
+        ConfigError,
+        FetchError,
+        ModelError,
+        OctavoError,
+        RequestError,
+    )
+    from octavo.llm import LLM, CompletionOutput, RequestOutput
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "LLM": "octavo.llm",
+    "CompletionOutput": "octavo.llm",
+    "RequestOutput": "octavo.llm",
+    "SamplingParams": "octavo.contract.sampling",
+    "OctavoError": "octavo.errors",
+    "ConfigError": "octavo.errors",
+    "RequestError": "octavo.errors",
+    "ModelError": "octavo.errors",
+    "FetchError": "octavo.errors",
+}
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "ConfigError",
+    "FetchError",
+    "ModelError",
+    "OctavoError",
+    "RequestError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:  # any public object of the package
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    return getattr(import_module(home), name)

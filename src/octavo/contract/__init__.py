@@ -1,0 +1,1 @@
+"""The values that cross between the deciding and the computing plane."""

@@ -1,0 +1,162 @@
+"""What a caller asks (`Request`) and what the engine knows about it (`Sequence`)."""
+
+from __future__ import annotations
+
+from array import array
+from enum import Enum
+from hashlib import blake2b
+
+import msgspec
+
+from octavo.contract.batch import Sample
+from octavo.contract.ids import BlockKey, SeqId, StepId
+from octavo.contract.namespace import Namespace
+from octavo.contract.sampling import SamplingParams
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller asked; never changes."""
+
+    id: str
+    prompt: tuple[int, ...]
+    """Token ids, at least one."""
+    sampling: SamplingParams
+    seed: int
+    """Resolved seed of the request; each choice derives its own from it."""
+    namespace: Namespace = Namespace()
+    priority: int = 0
+    """Lower runs first."""
+    arrival_s: float = 0.0
+    """Seconds on the engine's clock."""
+    eos_token_ids: frozenset[int] = frozenset()
+    expected_output_tokens: int | None = None
+    """For reservation rules that need it; None: the effective maximum."""
+
+
+class Phase(Enum):
+    """Where a sequence stands; written by the scheduler alone."""
+
+    WAITING = "waiting"
+    LOADING = "loading"
+    """Holds blocks that moves from a slower tier are filling."""
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    """Why a sequence ended; values are those of the OpenAI API where it has one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """Return the 64-bit seed of choice `index` of a request: a hash, stable when n grows."""
+    data = (seed % 2**64).to_bytes(8, "little") + index.to_bytes(8, "little")
+    return int.from_bytes(blake2b(data, digest_size=8, person=b"octavo.seed").digest(), "little")
+
+
+class Sequence:
+    """One text being written: a prompt and one choice of its continuation.
+
+    Written by the scheduler (tokens, phase, progress) and by the cache manager (keys).
+    """
+
+    __slots__ = (
+        "cached_tokens",
+        "failures",
+        "forks",
+        "id",
+        "index",
+        "keys",
+        "limit",
+        "load_deadline_s",
+        "logprob",
+        "lost_tokens",
+        "phase",
+        "preemptions",
+        "prompt_length",
+        "rank",
+        "request",
+        "revoked_step",
+        "root",
+        "samples",
+        "sampling",
+        "scheduled",
+        "spared_until",
+        "tokens",
+        "units",
+    )
+
+    def __init__(
+        self, seq_id: SeqId, request: Request, *, index: int, limit: int, rank: tuple[int, ...]
+    ) -> None:
+        self.id = seq_id
+        self.request = request
+        self.index = index
+        """Which of the request's choices this is."""
+        self.limit = limit
+        """Longest text, prompt included."""
+        self.rank = rank
+        """Lower runs first; the first number is the class that may displace a worse one."""
+        self.forks = 0
+        """Further choices that begin where the prompt ends."""
+        self.tokens = array("i", request.prompt)
+        """Prompt and known output."""
+        self.prompt_length = len(request.prompt)
+        self.phase = Phase.WAITING
+        self.scheduled = 0
+        """Leading tokens whose KV is in memory, or being written by a step in flight."""
+        self.sampling = 0
+        """Steps in flight that sample a token for this sequence."""
+        self.root = request.namespace.root()
+        self.keys: list[BlockKey] = []
+        """Chained keys of the leading full hash units of `tokens`."""
+        self.units: list[bytes] = []
+        """The text of each unit that has a key: int32, little-endian."""
+        self.samples = (Sample(seq_id, choice_seed(request.seed, index), request.sampling),)
+        """What a slice that reaches the end of the text asks for."""
+        self.cached_tokens: int | None = None
+        """Prompt tokens found in memory when the sequence was first admitted."""
+        self.logprob = 0.0
+        """Sum of the log-probabilities of the output."""
+        self.load_deadline_s = 0.0
+        """Phase LOADING ends at this time of the engine's clock."""
+        self.lost_tokens = 0
+        """Tokens whose KV was given up by the last preemption."""
+        self.preemptions = 0
+        self.failures = 0
+        self.spared_until = 0
+        """A victim of preemption is spared until its text has this length."""
+        self.revoked_step: StepId = 0
+        """Tokens sampled by steps up to this one do not count."""
+
+    @property
+    def length(self) -> int:
+        """Known tokens, prompt included."""
+        return len(self.tokens)
+
+    @property
+    def output(self) -> list[int]:
+        """Known output tokens."""
+        return self.tokens[self.prompt_length :].tolist()
+
+    @property
+    def pending(self) -> int:
+        """Tokens, known or being sampled, whose KV no step has been given yet."""
+        return len(self.tokens) + self.sampling - self.scheduled
+
+
+class Update(msgspec.Struct, frozen=True, gc=False):
+    """News of one choice of a request after a step."""
+
+    request_id: str
+    index: int
+    tokens: tuple[int, ...]
+    """Tokens appended to the output by this step."""
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    """The stop token asked for by the caller that ended the sequence."""
+    error: str | None = None

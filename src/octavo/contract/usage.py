@@ -1,0 +1,30 @@
+"""How full the memory is, as numbers that add up."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Device memory at one moment, in slots.
+
+    A shared slot counts once; cached blocks that nobody holds count as free. With several KV
+    groups a slot is the largest unit of bytes that divides every group's token.
+    """
+
+    slots: int
+    """Size of the pool."""
+    allocated: int
+    """Held by sequences, or by regions reserved for them."""
+    tokens: int
+    """Hold the KV of a token."""
+    reserved: int = 0
+    """Set aside in a region, to be used by the sequence later."""
+    internal: int = 0
+    """Set aside in a region and never used."""
+    blocks_used: int
+    """Distinct blocks that somebody holds."""
+    blocks_logical: int
+    """Entries of all tables: what would be used without sharing."""
+    blocks_shared: int
+    """Distinct blocks with two holders or more."""

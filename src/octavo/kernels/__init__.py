@@ -1,0 +1,1 @@
+"""Arithmetic on tensors; knows nothing of octavo."""

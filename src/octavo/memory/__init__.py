@@ -1,0 +1,1 @@
+"""KV memory, deciding plane: which blocks hold what. Integers only, never torch."""

@@ -1,0 +1,47 @@
+"""One block of a tier: who holds it and what text lies in it."""
+
+from __future__ import annotations
+
+from octavo.contract.ids import BlockId, BlockKey, StepId
+
+
+class Block:
+    """Bookkeeping of one block; written by `BlockPool` and `Tier` alone."""
+
+    __slots__ = (
+        "busy_step",
+        "depth",
+        "filled",
+        "group",
+        "id",
+        "key",
+        "parent",
+        "refs",
+        "tokens",
+        "written_step",
+    )
+
+    def __init__(self, block_id: BlockId) -> None:
+        self.id = block_id
+        self.refs = 0
+        """Tables and open moves that hold it."""
+        self.group = 0
+        """KV group whose layers lie in it."""
+        self.filled = 0
+        """Slots that hold a token, from the front."""
+        self.key: BlockKey | None = None
+        """None: partial, private or never written."""
+        self.parent: BlockKey = b""
+        """Key of what comes before it."""
+        self.tokens = b""
+        """Its text: int32, little-endian. Compared on every hit."""
+        self.depth = 0
+        """Index in its chain; deeper blocks are useless without the shallower ones."""
+        self.written_step: StepId = 0
+        """Not 0: tentative, the step in flight that writes it. 0: committed."""
+        self.busy_step: StepId = 0
+        """The device may touch it until this step is collected, though nobody holds it."""
+
+    def __repr__(self) -> str:
+        key = self.key.hex()[:8] if self.key else None
+        return f"Block({self.id}, refs={self.refs}, key={key}, written_step={self.written_step})"

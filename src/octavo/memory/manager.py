@@ -1,0 +1,388 @@
+"""Which blocks a sequence has: paged, on demand, shared whenever a text is known already."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from octavo.contract.batch import Copy, Move
+from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
+from octavo.contract.request import Sequence
+from octavo.contract.usage import Usage
+from octavo.errors import Corrupted
+from octavo.memory.block import Block
+from octavo.memory.keys import extend_keys
+from octavo.memory.ledger import Ledger
+from octavo.memory.placement import DeviceOnly, PlacementPolicy
+from octavo.memory.prefix import Hit, PrefixFinder
+from octavo.memory.table import Table
+from octavo.memory.tier import Tier
+from octavo.memory.transfers import Transfers
+
+
+class KVCacheManager:
+    """Paged block tables per KV group, over tiers; tiers[0] is the device.
+
+    Refusals change nothing. `extend` by one token costs the same at any length.
+    """
+
+    shares = True
+    """Prefixes and forks share blocks."""
+
+    def __init__(
+        self,
+        block_sizes: tuple[int, ...],
+        tiers: tuple[Tier, ...],
+        placement: PlacementPolicy | None = None,
+    ) -> None:
+        self._sizes = block_sizes
+        self._unit = math.gcd(*block_sizes)
+        self._align = math.lcm(*block_sizes)
+        self._prefixes = PrefixFinder(block_sizes, tiers)
+        self._tiers = tiers
+        self._device = tiers[0]
+        self._pool = tiers[0].pool
+        self._placement = placement or DeviceOnly()
+        self._tables: dict[SeqId, Table] = {}
+        self._ledger = Ledger()
+        self._transfers = Transfers(tiers)
+        self._copies: list[Copy] = []
+        self._owed = 0
+        self._collected: StepId = 0
+
+    # ── before admission ──────────────────────────────────────────────────────────────────
+
+    def limit(self, prompt: int, expected_output: int, limit: int) -> int:
+        """Longest text a request may grow to: nothing is reserved, so `limit` stands."""
+        return limit
+
+    def quota(self, waiting: int, running: int) -> int:
+        """How many of the waiting sequences may be admitted now: all."""
+        return waiting
+
+    def lookup(self, seq: Sequence) -> Hit:
+        """Find the longest known prefix of a sequence that has no blocks. Changes no block."""
+        hit = self._prefixes.find(seq, seq.length - 1)
+        return hit._replace(arriving=self._next_arrives(seq, hit.tokens))
+
+    def shortage(self, seq: Sequence, hit: Hit) -> int:
+        """Blocks that must come back before the whole text and one more token fit; 0: it fits."""
+        need = self._blocks_for(seq.length + 1)
+        for run in hit.runs:
+            for tier, block in run:
+                if tier == 0 and block.refs:
+                    need -= 1
+        return max(0, need + self._owed - self._pool.available)
+
+    # ── a sequence's blocks ───────────────────────────────────────────────────────────────
+
+    def admit(self, seq: Sequence, hit: Hit, upto: int, step: StepId) -> bool:
+        """Give a sequence its known prefix and blocks for its text up to `upto`.
+
+        Only if its whole known text and one more token fit beside what is promised to others;
+        False: nothing changed. If part of the prefix has to come from a slower tier
+        (`loading`), `upto` must be the end of the prefix.
+        """
+        if self.shortage(seq, hit):
+            return False
+        table = Table(len(self._sizes))
+        for run in hit.runs:
+            self._pool.share(block.id for tier, block in run if tier == 0)
+        known = sum(tier == 0 for run in hit.runs for tier, _ in run)
+        table.owed = self._blocks_for(seq.length + 1) - known
+        self._owed += table.owed
+        self._tables[seq.id] = table
+        self._adopt_runs(seq, table, hit)
+        table.sealed = hit.tokens
+        done = self._grow(seq.id, table, hit.tokens, upto)
+        assert done, f"sequence {seq.id} was admitted without room for {upto} tokens"
+        self._write(seq, table, hit.tokens, upto, step)
+        return True
+
+    def loading(self, seq: Sequence) -> bool:
+        """True if part of the sequence's prefix is still on its way to the device."""
+        return self._transfers.loading(seq.id)
+
+    def extend(self, seq: Sequence, upto: int, step: StepId) -> bool:
+        """Make room to write the sequence's tokens from `scheduled` up to `upto` in `step`.
+
+        False: no room, nothing changed. Full blocks with known text can be found from now on.
+        """
+        table = self._tables[seq.id]
+        start = seq.scheduled
+        if (upto > table.room or table.forked) and not self._grow(seq.id, table, start, upto):
+            return False
+        self._write(seq, table, start, upto, step)
+        return True
+
+    def adopt(self, seq: Sequence) -> int:
+        """Take over blocks, written since admission, that continue the sequence's text.
+
+        Returns the tokens gained; 0 as a rule. At least one token is left to compute.
+        """
+        start = seq.scheduled
+        table = self._tables[seq.id]
+        if start % self._align or table.held_tokens(self._sizes) != start:
+            return 0
+        hit = self._prefixes.find(seq, seq.length - 1, start, tiers=1)
+        if hit.tokens > start:
+            for group, run in enumerate(hit.runs):
+                ids = [block.id for _, block in run]
+                self._pool.share(ids)
+                table.append(group, ids)
+                self._repay(table, len(ids))
+            table.measure(self._sizes)
+            table.sealed = hit.tokens
+        return hit.tokens - start
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Give `child` all blocks of `parent`; who first writes into the partial one copies it."""
+        table = self._tables[parent.id].fork()
+        for ids in table.ids:
+            self._pool.share(ids)
+        child.keys = parent.keys.copy()
+        child.units = parent.units.copy()
+        self._tables[child.id] = table
+
+    def growth(self, seq: Sequence) -> tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]:
+        """Return (kept, blocks) for the sequence's next slice."""
+        return self._tables[seq.id].growth()
+
+    def seal(self, seq: Sequence) -> None:
+        """Publish blocks whose last token has become known after they were planned."""
+        table = self._tables[seq.id]
+        known = min(seq.scheduled, seq.length)
+        if known - table.sealed >= self._unit:
+            self._seal(seq, table, known, table.last_step)
+
+    def release(self, seq: Sequence, last_step: StepId) -> None:
+        """Let go of all blocks, tail first. Without a table: no effect.
+
+        last_step: the last step in flight that touches them, 0 if none does.
+        """
+        table = self._tables.pop(seq.id, None)
+        if table is None:
+            return
+        self._transfers.forget(seq.id)
+        self._owed -= table.owed
+        blocks = self._pool.blocks
+        for ids in table.ids:
+            if last_step > self._collected:
+                for block_id in ids:
+                    blocks[block_id].busy_step = last_step
+            self._pool.drop(reversed(ids))
+
+    def exclusive(self, seq: Sequence) -> int:
+        """Blocks that nobody else holds: what releasing the sequence would bring."""
+        blocks, table = self._pool.blocks, self._tables[seq.id]
+        return sum(blocks[i].refs == 1 for ids in table.ids for i in ids) + table.owed
+
+    # ── outcomes ──────────────────────────────────────────────────────────────────────────
+
+    def commit(self, step: StepId) -> None:
+        """A step went well: its blocks are safe to copy, to keep and to tell others about."""
+        self._collected = step
+        for block in self._ledger.close(step):
+            self._commit_block(block)
+
+    def revoke(self, step: StepId, doomed: set[SeqId]) -> set[SeqId]:
+        """A step failed: forget what it and its readers wrote.
+
+        doomed: sequences with a slice in it, or sampled by it. Returns these and every other
+        sequence that holds a block which is not right now; all of them must be released.
+        """
+        self._collected = step
+        doomed = set(doomed)
+        while True:
+            bad = {block.id for block in self._ledger.tainted(step, doomed, self._tables)}
+            readers = {
+                seq
+                for seq, table in self._tables.items()
+                if seq not in doomed and any(not bad.isdisjoint(ids) for ids in table.ids)
+            }
+            if not readers:
+                break
+            doomed |= readers
+        for block in self._ledger.tainted(step, doomed, self._tables):
+            if block.key is not None:
+                self._device.withdraw(block)
+        self._ledger.close(step)
+        return doomed
+
+    def settle(self, moved: Iterable[MoveId], failed: Iterable[MoveId]) -> dict[SeqId, int]:
+        """Close moves. Returns sequences that wait no longer, with their tokens in memory."""
+        ready = self._transfers.settle(moved, failed)
+        return {seq: self._truncate(seq, tokens) for seq, tokens in ready.items()}
+
+    def give_up(self, seq: Sequence) -> int:
+        """Wait no longer for a sequence's loads; returns its tokens in memory."""
+        return self._truncate(seq.id, self._transfers.give_up(seq.id))
+
+    # ── for the batch and for reports ─────────────────────────────────────────────────────
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        """Return the copies that must run before the next step's first write."""
+        copies = tuple(self._copies)
+        self._copies.clear()
+        return copies
+
+    def take_moves(self) -> tuple[Move, ...]:
+        """Return the moves to start with the next batch."""
+        return self._transfers.take()
+
+    @property
+    def open_moves(self) -> int:
+        """Moves whose outcome is not known."""
+        return self._transfers.open
+
+    def usage(self) -> Usage:
+        """How full the device is. O(1)."""
+        pool = self._pool
+        return Usage(
+            slots=pool.size * self._align,
+            allocated=pool.held * self._align,
+            tokens=pool.filled,
+            blocks_used=pool.held,
+            blocks_logical=pool.logical,
+            blocks_shared=pool.shared,
+        )
+
+    def clear(self) -> int:
+        """Forget all cached texts that nobody uses; returns the number of blocks."""
+        return sum(tier.clear() for tier in self._tiers)
+
+    def check(self) -> None:
+        """Recompute every count from the tables and open moves. Raises Corrupted."""
+        tables: Counter[BlockId] = Counter()
+        for table in self._tables.values():
+            for ids in table.ids:
+                tables.update(ids)
+        for number, tier in enumerate(self._tiers):
+            held = self._transfers.holders(number)
+            tier.check(tables + held if number == 0 else held)
+        owed = sum(table.owed for table in self._tables.values())
+        if owed != self._owed:
+            raise Corrupted(f"{self._owed} blocks owed, tables say {owed}")
+        tentative = {b.written_step for b in self._device.keyed()} - {0}
+        lost = tentative - set(self._ledger.steps())
+        if lost:
+            raise Corrupted(f"tentative blocks of steps {sorted(lost)} are in no step's account")
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _blocks_for(self, tokens: int) -> int:
+        return sum(-(-tokens // size) for size in self._sizes)
+
+    def _next_arrives(self, seq: Sequence, position: int) -> bool:
+        for group, size in enumerate(self._sizes):
+            if position + size < seq.length:
+                text = self._prefixes.text(seq, group, position // size)
+                if self._transfers.arriving(group, text.key):
+                    return True
+        return False
+
+    def _adopt_runs(self, seq: Sequence, table: Table, hit: Hit) -> None:
+        """Fill a new table with the known prefix; blocks of slower tiers get loads."""
+        loads = any(tier for run in hit.runs for tier, _ in run)
+        if loads:
+            self._transfers.expect(seq.id, hit.tokens)
+        for group, (run, size) in enumerate(zip(hit.runs, self._sizes, strict=True)):
+            if not loads:
+                table.append(group, [block.id for _, block in run])
+                continue
+            for index, (tier, source) in enumerate(run):
+                if tier == 0:
+                    table.append(group, [source.id])
+                    continue
+                (target,) = self._pool.take(1, group)
+                self._pool.fill(target, size)
+                table.append(group, [target])
+                self._repay(table, 1)
+                self._transfers.load(seq.id, source, tier, target, index * size)
+        table.measure(self._sizes)
+
+    def _grow(self, seq: SeqId, table: Table, start: int, upto: int) -> bool:
+        """Append blocks for `upto` tokens and own the partial block; False: nothing changed."""
+        pool = self._pool
+        missing = [
+            max(0, -(-upto // size) - len(ids))
+            for ids, size in zip(table.ids, self._sizes, strict=True)
+        ]
+        copies = self._shared_tails(table, start) if table.forked else []
+        if sum(missing) + len(copies) > pool.available:
+            return False
+        for group, index in copies:
+            old = table.ids[group][index]
+            (new,) = pool.take(1, group)
+            pool.fill(new, pool.blocks[old].filled)
+            pool.drop([old])
+            table.ids[group][index] = new
+            table.sent[group] = min(table.sent[group], index)
+            self._copies.append(Copy(old, new))
+        table.forked = False
+        for group, count in enumerate(missing):
+            if count:
+                table.append(group, pool.take(count, group))
+        self._repay(table, sum(missing))
+        table.measure(self._sizes)
+        return True
+
+    def _shared_tails(self, table: Table, start: int) -> list[tuple[int, int]]:
+        """(group, index) of partial blocks about to be written that others hold too."""
+        blocks = self._pool.blocks
+        return [
+            (group, start // size)
+            for group, size in enumerate(self._sizes)
+            if start % size and blocks[table.ids[group][start // size]].refs > 1
+        ]
+
+    def _repay(self, table: Table, count: int) -> None:
+        paid = min(count, table.owed)
+        table.owed -= paid
+        self._owed -= paid
+
+    def _write(self, seq: Sequence, table: Table, start: int, upto: int, step: StepId) -> None:
+        """Note that `step` writes positions start … upto - 1, and publish what becomes full."""
+        if upto == start:
+            return
+        for group, size in enumerate(self._sizes):
+            ids = table.ids[group]
+            for index in range(start // size, -(-upto // size)):
+                self._pool.fill(ids[index], min(size, upto - index * size))
+        table.last_step = step
+        known = min(upto, len(seq.tokens))
+        if known - table.sealed >= self._unit:
+            self._seal(seq, table, known, step)
+
+    def _seal(self, seq: Sequence, table: Table, known: int, step: StepId) -> None:
+        assert step > self._collected, f"step {step} has been collected: it can publish nothing"
+        extend_keys(seq, self._unit, known)
+        for group, size in enumerate(self._sizes):
+            for index in range(table.sealed // size, known // size):
+                block = self._pool.blocks[table.ids[group][index]]
+                if block.key is not None:
+                    continue
+                if self._device.publish(block, self._prefixes.text(seq, group, index), step=step):
+                    self._ledger.note(step, block, seq.id)
+        table.sealed = known // self._align * self._align
+
+    def _commit_block(self, block: Block) -> None:
+        block.written_step = 0
+        for tier in self._placement.copies(block):
+            self._transfers.store(block, tier)
+
+    def _truncate(self, seq: SeqId, tokens: int) -> int:
+        """Shorten a loading sequence's table to whole blocks within its first `tokens` tokens."""
+        table = self._tables[seq]
+        tokens = tokens // self._align * self._align
+        for group, size in enumerate(self._sizes):
+            ids = table.ids[group]
+            lost = ids[tokens // size :]
+            del ids[tokens // size :]
+            self._pool.drop(reversed(lost))
+            table.owed += len(lost)
+            self._owed += len(lost)
+        table.measure(self._sizes)
+        table.sealed = min(table.sealed, tokens)
+        return tokens

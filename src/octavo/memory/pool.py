@@ -1,0 +1,161 @@
+"""Block ids and reference counts of one tier: the only owner of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from octavo.contract.ids import BlockId
+from octavo.errors import Corrupted, OutOfBlocks
+from octavo.memory.block import Block
+from octavo.memory.eviction import EvictionPolicy
+
+
+class BlockPool:
+    """All blocks of a tier: held, cached (keyed, nobody holds them) or free.
+
+    `take`, `share` and `drop` are O(1) per block. Free blocks are handed out before cached
+    ones are evicted, at first in ascending order.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        policy: EvictionPolicy,
+        on_evict: Callable[[Block], None],
+        slot_weights: tuple[int, ...] = (1,),
+    ) -> None:
+        self.blocks = [Block(i) for i in range(num_blocks)]
+        self.held = 0
+        """Blocks that at least one table or move holds."""
+        self.logical = 0
+        """Sum of all reference counts."""
+        self.shared = 0
+        """Blocks with two holders or more."""
+        self.filled = 0
+        """Filled slots of held blocks, each counted once, times the weight of its group."""
+        self.evictions = 0
+        self._policy = policy
+        self._on_evict = on_evict
+        self._weights = slot_weights
+        self._free = list(range(num_blocks - 1, -1, -1))
+
+    @property
+    def size(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    @property
+    def available(self) -> int:
+        """Blocks that `take` can give: free or cached."""
+        return len(self._free) + len(self._policy)
+
+    @property
+    def cached(self) -> int:
+        """Blocks that hold a known text and that nobody holds."""
+        return len(self._policy)
+
+    def take(self, count: int, group: int = 0) -> list[BlockId]:
+        """Give out `count` empty blocks, one reference each.
+
+        Raises OutOfBlocks if fewer are available; then nothing changed.
+        """
+        if count > self.available:
+            raise OutOfBlocks(f"{count} blocks asked of a pool with {self.available} available")
+        taken: list[BlockId] = []
+        for _ in range(count):
+            if self._free:
+                block = self.blocks[self._free.pop()]
+            else:
+                block = self._policy.pop()
+                self.evictions += 1
+                self._on_evict(block)
+            block.refs = 1
+            block.group = group
+            block.filled = 0
+            taken.append(block.id)
+        self.held += count
+        self.logical += count
+        return taken
+
+    def share(self, ids: Iterable[BlockId]) -> None:
+        """Add one holder to each block; a cached one is no longer evictable."""
+        blocks, policy = self.blocks, self._policy
+        for block_id in ids:
+            block = blocks[block_id]
+            refs = block.refs
+            if refs == 0:
+                policy.remove(block)
+                self.held += 1
+                self.filled += block.filled * self._weights[block.group]
+            elif refs == 1:
+                self.shared += 1
+            block.refs = refs + 1
+            self.logical += 1
+
+    def drop(self, ids: Iterable[BlockId]) -> None:
+        """Remove one holder from each block, in the order given.
+
+        A block without holders becomes cached if it has a key, else free.
+        """
+        blocks = self.blocks
+        for block_id in ids:
+            block = blocks[block_id]
+            refs = block.refs - 1
+            if refs < 0:
+                raise Corrupted(f"block {block_id} was dropped more often than held")
+            block.refs = refs
+            self.logical -= 1
+            if refs == 1:
+                self.shared -= 1
+            elif refs == 0:
+                self.held -= 1
+                self.filled -= block.filled * self._weights[block.group]
+                if block.key is None:
+                    self._free.append(block_id)
+                else:
+                    self._policy.add(block)
+
+    def fill(self, block_id: BlockId, upto: int) -> None:
+        """Note that the first `upto` slots of a held block hold tokens; never fewer than before."""
+        block = self.blocks[block_id]
+        if upto > block.filled:
+            self.filled += (upto - block.filled) * self._weights[block.group]
+            block.filled = upto
+
+    def discard(self, block: Block) -> None:
+        """Move a cached block whose key has been withdrawn to the free ones."""
+        self._policy.remove(block)
+        self._free.append(block.id)
+
+    def check(self, holders: Mapping[BlockId, int]) -> None:
+        """Compare every count with the true number of holders of each block.
+
+        Raises Corrupted with what differs.
+        """
+        free = set(self._free)
+        wrong = [
+            f"block {b.id}: refs {b.refs}, holders {holders.get(b.id, 0)}"
+            for b in self.blocks
+            if b.refs != holders.get(b.id, 0)
+        ]
+        if len(free) != len(self._free):
+            wrong.append("a block is in the free list twice")
+        idle = [b for b in self.blocks if b.refs == 0]
+        wrong += [f"{b} is keyed but free" for b in idle if b.key is not None and b.id in free]
+        wrong += [f"{b} is lost" for b in idle if b.key is None and b.id not in free]
+        wrong += [f"{b} is held but free" for b in self.blocks if b.refs and b.id in free]
+        counts = {
+            "held": (self.held, sum(b.refs > 0 for b in self.blocks)),
+            "logical": (self.logical, sum(b.refs for b in self.blocks)),
+            "shared": (self.shared, sum(b.refs > 1 for b in self.blocks)),
+            "cached": (self.cached, sum(b.refs == 0 and b.key is not None for b in self.blocks)),
+            "filled": (
+                self.filled,
+                sum(b.filled * self._weights[b.group] for b in self.blocks if b.refs),
+            ),
+        }
+        wrong += [
+            f"{name} is {has}, not {true}" for name, (has, true) in counts.items() if has != true
+        ]
+        if wrong:
+            raise Corrupted("; ".join(wrong))

@@ -1,0 +1,1 @@
+"""Model files, specs and the decoder."""

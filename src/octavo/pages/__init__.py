@@ -1,0 +1,1 @@
+"""KV memory, computing plane: the bytes of blocks."""

@@ -1,0 +1,1 @@
+"""Runs a batch: inputs, model, sampler."""

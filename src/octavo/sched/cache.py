@@ -1,0 +1,114 @@
+"""What the scheduler needs of a cache manager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from octavo.contract.batch import Copy, Move
+from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
+from octavo.contract.request import Sequence
+from octavo.contract.usage import Usage
+from octavo.memory.prefix import Hit
+
+
+class Cache(Protocol):
+    """Blocks for sequences. A call that may refuse changes nothing when it does.
+
+    Implementations: `KVCacheManager` (paged, shared) and `RegionCache` (contiguous baselines).
+    """
+
+    shares: bool
+
+    def limit(self, prompt: int, expected_output: int, limit: int) -> int:
+        """Longest text that a request may grow to."""
+        ...
+
+    def quota(self, waiting: int, running: int) -> int:
+        """How many of the waiting sequences may be admitted now."""
+        ...
+
+    def lookup(self, seq: Sequence) -> Hit:
+        """Find the longest known prefix. Changes no block."""
+        ...
+
+    def shortage(self, seq: Sequence, hit: Hit) -> int:
+        """Blocks that must come back before the sequence can be admitted."""
+        ...
+
+    def admit(self, seq: Sequence, hit: Hit, upto: int, step: StepId) -> bool:
+        """Give the sequence its known prefix and room for its text up to `upto`."""
+        ...
+
+    def extend(self, seq: Sequence, upto: int, step: StepId) -> bool:
+        """Make room for positions from `scheduled` up to `upto`, written by `step`."""
+        ...
+
+    def adopt(self, seq: Sequence) -> int:
+        """Take over blocks that others have written since; returns tokens gained."""
+        ...
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child` share all blocks of `parent`."""
+        ...
+
+    def growth(self, seq: Sequence) -> tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]:
+        """Return (kept, blocks) for the next slice."""
+        ...
+
+    def seal(self, seq: Sequence) -> None:
+        """Publish blocks whose last token has become known."""
+        ...
+
+    def release(self, seq: Sequence, last_step: StepId) -> None:
+        """Let go of all blocks; no effect without any."""
+        ...
+
+    def exclusive(self, seq: Sequence) -> int:
+        """Blocks that releasing the sequence would bring."""
+        ...
+
+    def commit(self, step: StepId) -> None:
+        """The step went well."""
+        ...
+
+    def revoke(self, step: StepId, doomed: set[SeqId]) -> set[SeqId]:
+        """The step failed; returns all sequences that must be released."""
+        ...
+
+    def loading(self, seq: Sequence) -> bool:
+        """True if part of the prefix is on its way."""
+        ...
+
+    def settle(self, moved: Iterable[MoveId], failed: Iterable[MoveId]) -> dict[SeqId, int]:
+        """Close moves; returns sequences that wait no longer, with their tokens in memory."""
+        ...
+
+    def give_up(self, seq: Sequence) -> int:
+        """Wait no longer for loads; returns tokens in memory."""
+        ...
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        """Copies for the batch."""
+        ...
+
+    def take_moves(self) -> tuple[Move, ...]:
+        """Moves for the batch."""
+        ...
+
+    @property
+    def open_moves(self) -> int:
+        """Moves whose outcome is not known."""
+        ...
+
+    def usage(self) -> Usage:
+        """How full the device is."""
+        ...
+
+    def clear(self) -> int:
+        """Forget cached texts that nobody uses; returns the number of blocks."""
+        ...
+
+    def check(self) -> None:
+        """Recompute every count. Raises Corrupted."""
+        ...

@@ -1,0 +1,178 @@
+"""Builds the deciding plane over a fake runner and drives it step by step."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from octavo.contract.batch import Batch
+from octavo.contract.ids import SeqId
+from octavo.contract.namespace import Namespace
+from octavo.contract.request import FinishReason, Request, Update
+from octavo.contract.sampling import SamplingParams
+from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.manager import KVCacheManager
+from octavo.memory.placement import WriteThrough
+from octavo.memory.policies.lru import Lru
+from octavo.memory.regions import RegionCache
+from octavo.memory.reservation import RESERVATIONS
+from octavo.memory.tier import Tier
+from octavo.sched.cache import Cache
+from octavo.sched.limits import Limits
+from octavo.sched.order import ORDERS
+from octavo.sched.scheduler import Scheduler
+from octavo.testing.fake_runner import FakeRunner, Fate
+
+EOS = 0
+"""The end token of fake requests that do not ignore it."""
+
+
+def make_cache(
+    num_blocks: int,
+    block_sizes: tuple[int, ...] = (4,),
+    *,
+    host_blocks: int = 0,
+    policy: Callable[[], EvictionPolicy] = Lru,
+) -> KVCacheManager:
+    """Build a cache manager; with host blocks, every committed block is copied to the host."""
+    weights = tuple(math.lcm(*block_sizes) // size for size in block_sizes)
+    tiers = [Tier("device", num_blocks, policy(), weights)]
+    if host_blocks:
+        tiers.append(Tier("host", host_blocks, policy(), weights))
+    return KVCacheManager(block_sizes, tuple(tiers), WriteThrough() if host_blocks else None)
+
+
+def make_regions(
+    rule: str, num_blocks: int, *, block_size: int = 4, longest: int = 64
+) -> RegionCache:
+    """Build a contiguous baseline."""
+    return RegionCache(RESERVATIONS[rule], num_blocks, block_size=block_size, longest=longest)
+
+
+def make_request(
+    request_id: str,
+    prompt: list[int],
+    *,
+    max_tokens: int | None = 8,
+    n: int = 1,
+    seed: int = 0,
+    priority: int = 0,
+    eos: bool = False,
+    salt: str = "",
+) -> Request:
+    """Build a request for the fake model."""
+    return Request(
+        id=request_id,
+        prompt=tuple(prompt),
+        sampling=SamplingParams(n=n, max_tokens=max_tokens, seed=seed),
+        seed=seed,
+        namespace=Namespace(model="fake", salt=salt),
+        priority=priority,
+        eos_token_ids=frozenset({EOS}) if eos else frozenset(),
+    )
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of one choice of one request."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+class Driver:
+    """Scheduler, cache and fake runner in one loop, with up to `depth` steps in flight."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        block_sizes: tuple[int, ...] = (4,),
+        *,
+        limits: Limits,
+        order: str = "fcfs",
+        depth: int = 1,
+        runner: FakeRunner | None = None,
+    ) -> None:
+        self.cache = cache
+        self.scheduler = Scheduler(cache, ORDERS[order](), limits)
+        self.runner = runner or FakeRunner(block_sizes, text=self._text)
+        self.depth = depth
+        self.answers: dict[tuple[str, int], Answer] = {}
+        self.batches: list[Batch] = []
+        self.now_s = 0.0
+        self._open: deque[Batch] = deque()
+
+    @classmethod
+    def paged(
+        cls,
+        num_blocks: int,
+        block_sizes: tuple[int, ...] = (4,),
+        *,
+        depth: int = 1,
+        order: str = "fcfs",
+        max_num_seqs: int = 8,
+        budget: int = 64,
+        host_blocks: int = 0,
+        fate: Fate | None = None,
+        random: Random | None = None,
+        move_failure: float = 0.0,
+    ) -> Driver:
+        """Build the paged engine with a pool of `num_blocks`."""
+        cache = make_cache(num_blocks, block_sizes, host_blocks=host_blocks)
+        limits = Limits(max_num_seqs, budget, 10_000, capacity(num_blocks, block_sizes))
+        driver = cls(cache, block_sizes, limits=limits, order=order, depth=depth)
+        driver.runner = FakeRunner(
+            block_sizes, text=driver._text, fate=fate, random=random, move_failure=move_failure
+        )
+        return driver
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self.scheduler.add(request)
+        for index in range(request.sampling.n):
+            self.answers[request.id, index] = Answer()
+
+    def step(self) -> list[Update]:
+        """Plan and submit, then collect and apply if as many steps are in flight as may be."""
+        self.now_s += 1.0
+        batch = self.scheduler.plan(self.now_s)
+        if batch is not None:
+            self.batches.append(batch)
+            self.runner.submit(batch)
+            self._open.append(batch)
+        if self._open and (batch is None or len(self._open) >= self.depth):
+            return self._collect()
+        return []
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Step until every request has ended and no step is in flight."""
+        for _ in range(max_steps):
+            if not self.scheduler.busy and not self._open:
+                return
+            self.step()
+        raise AssertionError(f"not finished after {max_steps} steps")
+
+    def _collect(self) -> list[Update]:
+        updates = self.scheduler.apply(self._open.popleft(), self.runner.collect())
+        for update in updates:
+            answer = self.answers[update.request_id, update.index]
+            assert answer.finish is None, f"news of {update.request_id} after its end"
+            answer.tokens += update.tokens
+            answer.finish, answer.error = update.finish, update.error
+        return updates
+
+    def _text(self, seq_id: SeqId) -> list[int] | None:
+        seq = self.scheduler.sequence(seq_id)
+        return None if seq is None else seq.tokens.tolist()
+
+
+def capacity(num_blocks: int, block_sizes: tuple[int, ...]) -> int:
+    """Longest text that a pool holds: the definition, tried out length by length."""
+    tokens = 0
+    while sum(-(-(tokens + 1) // size) for size in block_sizes) <= num_blocks:
+        tokens += 1
+    return tokens

@@ -1,0 +1,220 @@
+"""A runner without a model: it remembers what every slot holds and refuses to be misled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from random import Random
+
+from octavo.contract.batch import Batch, Move, Place, Sampled, Slice, StepResult
+from octavo.contract.ids import PENDING, BlockId, MoveId, SeqId, StepId
+
+_Slot = tuple[int, int, bytes]
+"""Token, position, digest of the text up to and including the token."""
+
+_POISON: _Slot = (-2, -2, b"poison")
+"""What a failed step leaves behind; only steps submitted before its failure is known may read it."""
+
+Fate = Callable[[Batch], str | None]
+"""Decides whether a step fails, and with which message."""
+
+
+def next_token(digest: bytes, seed: int, vocab_size: int) -> int:
+    """Return the token that the fake model samples after a text: a function of text and seed."""
+    data = digest + seed.to_bytes(8, "little")
+    return int.from_bytes(blake2b(data, digest_size=4).digest(), "little") % vocab_size
+
+
+def text_digest(tokens: list[int]) -> bytes:
+    """Digest of a whole text, as the fake runner chains it slot by slot."""
+    digest = b""
+    for token in tokens:
+        digest = _grow(digest, token)
+    return digest
+
+
+def expected_output(prompt: list[int], seed: int, count: int, vocab_size: int) -> list[int]:
+    """Return the first `count` tokens that the fake model writes after a prompt."""
+    digest, output = text_digest(prompt), list[int]()
+    for _ in range(count):
+        output.append(next_token(digest, seed, vocab_size))
+        digest = _grow(digest, output[-1])
+    return output
+
+
+def _grow(digest: bytes, token: int) -> bytes:
+    return blake2b(digest + token.to_bytes(4, "little", signed=True), digest_size=8).digest()
+
+
+class FakeRunner:
+    """Computes in order of submission, as one compute stream does, and as late as may be.
+
+    Asserts that a slice reads only slots that hold the right token at the right position of
+    one and the same text, in every KV group; that written blocks are not shared; that moves
+    name blocks that hold what their key says. `text` gives the known tokens of a sequence, so
+    that reading another sequence's text is caught at once. Moves complete late, in any order,
+    or fail, as `random` decides.
+    """
+
+    def __init__(
+        self,
+        block_sizes: tuple[int, ...],
+        *,
+        vocab_size: int = 50,
+        text: Callable[[SeqId], list[int] | None] | None = None,
+        fate: Fate | None = None,
+        random: Random | None = None,
+        move_failure: float = 0.0,
+    ) -> None:
+        self._sizes = block_sizes
+        self._vocab_size = vocab_size
+        self._text = text
+        self._fate = fate
+        self._random = random or Random(0)
+        self._move_failure = move_failure
+        self._memory: dict[tuple[str, BlockId], dict[int, _Slot]] = {}
+        self._tables: dict[SeqId, list[list[BlockId]]] = {}
+        self._last: dict[SeqId, int] = {}
+        self._queue: deque[Batch] = deque()
+        self._misled: set[StepId] = set()
+        """Steps submitted before the failure of an earlier one was known."""
+        self._moves: list[Move] = []
+        self._may_be_misled = False
+        self._collected: StepId = 0
+
+    def submit(self, batch: Batch) -> None:
+        """Queue a batch; its moves may run before older batches have computed."""
+        assert len(self._queue) < 2, "a third step was submitted before the first was collected"
+        self._queue.append(batch)
+        self._moves += batch.moves
+
+    def collect(self) -> StepResult:
+        """Compute the oldest batch; returns its result and the moves that ended meanwhile."""
+        early = self._run_moves()
+        batch = self._queue.popleft()
+        result = self._compute(batch)
+        self._collected = batch.step
+        if result.error is not None:
+            self._misled |= {later.step for later in self._queue}
+        late = self._run_moves()
+        return StepResult(
+            batch.step, result.sampled, early[0] + late[0], early[1] + late[1], result.error
+        )
+
+    def _compute(self, batch: Batch) -> StepResult:
+        for seq in batch.ended:
+            self._tables.pop(seq, None)
+            self._last.pop(seq, None)
+        for copy in batch.copies:
+            self._memory[self._device(copy.dst)] = dict(self._memory[self._device(copy.src)])
+        for piece in batch.slices:
+            self._grow_table(piece)
+        error = self._fate(batch) if self._fate else None
+        self._may_be_misled = batch.step in self._misled
+        texts = {piece.seq: self._write(piece) for piece in batch.slices}
+        sampled: dict[SeqId, Sampled] = {}
+        for piece in batch.slices:
+            self._read(piece, texts[piece.seq])
+            for sample in piece.samples:
+                token = next_token(texts[piece.seq], sample.seed, self._vocab_size)
+                if texts[piece.seq] == _POISON[2]:
+                    token = _POISON[0]
+                sampled[sample.seq] = Sampled(token, -1.0)
+                self._last[sample.seq] = token
+        if error is None:
+            return StepResult(batch.step, sampled)
+        self._spoil(batch)
+        return StepResult(batch.step, error=error)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def _device(block: BlockId) -> tuple[str, BlockId]:
+        return ("device", block)
+
+    def _grow_table(self, piece: Slice) -> None:
+        table = self._tables.setdefault(piece.seq, [[] for _ in self._sizes])
+        for ids, kept, blocks in zip(table, piece.kept, piece.blocks, strict=True):
+            assert kept <= len(ids), f"sequence {piece.seq} keeps {kept} of {len(ids)} blocks"
+            ids[kept:] = blocks
+
+    def _write(self, piece: Slice) -> bytes:
+        """Write the slice's tokens in every group; returns the digest of the text."""
+        assert piece.tokens, "an empty slice"
+        tokens = [self._last[piece.seq] if t == PENDING else t for t in piece.tokens]
+        self._compare(piece.seq, piece.start, tokens)
+        digest = b""
+        for group, size in enumerate(self._sizes):
+            ids = self._tables[piece.seq][group]
+            digest = self._slot(ids, size, piece.start - 1)[2] if piece.start else b""
+            for position, token in enumerate(tokens, piece.start):
+                poisoned = digest == _POISON[2] or token == _POISON[0]
+                digest = _POISON[2] if poisoned else _grow(digest, token)
+                block = self._memory.setdefault(self._device(ids[position // size]), {})
+                if position % size == 0:
+                    block.clear()
+                block[position % size] = _POISON if poisoned else (token, position, digest)
+        return digest
+
+    def _read(self, piece: Slice, digest: bytes) -> None:
+        """Check every slot up to the slice's end, in every group."""
+        end = piece.start + len(piece.tokens)
+        for group, size in enumerate(self._sizes):
+            ids = self._tables[piece.seq][group]
+            slots = [self._slot(ids, size, position) for position in range(end)]
+            if _POISON in slots:
+                assert self._may_be_misled, "a slot of a failed step was read afterwards"
+                return
+            assert [slot[1] for slot in slots] == list(range(end)), "positions are out of order"
+            tokens = [slot[0] for slot in slots]
+            assert slots[-1][2] == text_digest(tokens), "a slot holds another text's token"
+            assert slots[-1][2] == digest, "the groups hold different texts"
+            self._compare(piece.seq, 0, tokens)
+
+    def _compare(self, seq: SeqId, start: int, tokens: list[int]) -> None:
+        """Compare with what the sequence's text is known to be."""
+        known = self._text(seq) if self._text else None
+        if known is None or self._may_be_misled:
+            return
+        truth = known[start : start + len(tokens)]
+        assert tokens[: len(truth)] == truth, f"sequence {seq} at {start}: {tokens}, not {truth}"
+
+    def _slot(self, ids: list[BlockId], size: int, position: int) -> _Slot:
+        assert position // size < len(ids), f"position {position} lies behind the table"
+        block = self._memory.get(self._device(ids[position // size]), {})
+        assert position % size in block, f"position {position} was read before it was written"
+        return block[position % size]
+
+    def _spoil(self, batch: Batch) -> None:
+        """A failed step leaves garbage wherever it should have written."""
+        for piece in batch.slices:
+            for ids, size in zip(self._tables[piece.seq], self._sizes, strict=True):
+                for position in range(piece.start, piece.start + len(piece.tokens)):
+                    self._memory[self._device(ids[position // size])][position % size] = _POISON
+            for sample in piece.samples:
+                self._last[sample.seq] = _POISON[0]
+
+    def _run_moves(self) -> tuple[tuple[MoveId, ...], tuple[MoveId, ...]]:
+        moved: list[MoveId] = []
+        failed: list[MoveId] = []
+        waiting: list[Move] = []
+        for move in self._moves:
+            if move.after > self._collected or self._random.random() < 0.5:
+                waiting.append(move)
+            elif self._random.random() < self._move_failure:
+                self._memory.pop((move.dst.tier, move.dst.block), None)
+                failed.append(move.id)
+            else:
+                self._memory[self._at(move.dst)] = dict(self._memory[self._at(move.src)])
+                moved.append(move.id)
+        self._random.shuffle(waiting)
+        self._moves = waiting
+        return tuple(moved), tuple(failed)
+
+    @staticmethod
+    def _at(place: Place) -> tuple[str, BlockId]:
+        return (place.tier, place.block)
