@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from octavo.contract.model import ModelSpec
 from octavo.errors import ModelError
+from octavo.models.catalog import CATALOG
 from octavo.models.families import (
     find_family,
     spec_from_config,
@@ -109,7 +110,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if not os.path.exists(path):
         raise ModelError(
             f"there is no model at {path}. Give a GGUF file or a folder with config.json and "
-            "safetensors, or fetch a known model: `octavo pull` lists the aliases."
+            f"safetensors, or a known model: {', '.join(CATALOG)}."
         )
     return _open_folder(path) if path.is_dir() else _open_gguf(path)
 

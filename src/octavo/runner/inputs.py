@@ -1,0 +1,193 @@
+"""Turns a batch into tensors: the only place that builds index tensors from slices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.attention.backend import GroupInputs, StepInputs
+from octavo.contract.batch import Batch, Sample, Sampled, Slice
+from octavo.contract.ids import PENDING, BlockId, SeqId
+from octavo.contract.layout import KVLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step computes and whom it is for."""
+
+    inputs: StepInputs
+    samples: list[Sample]
+    sample_rows: list[int]
+    """For each sample, the row of the logits that it reads; forks share one."""
+    positions: list[int]
+    """For each sample, where its token will stand in the text."""
+
+
+class InputBuilder:
+    """Keeps each sequence's tables and last token; written by the runner that owns it.
+
+    A sequence is forgotten when a batch names it as ended.
+    """
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        *,
+        num_blocks: int,
+        vocab_size: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self._sizes = layout.block_sizes
+        self._num_blocks = num_blocks
+        self._vocab_size = vocab_size
+        self._device = device
+        self._tables: dict[SeqId, tuple[list[BlockId], ...]] = {}
+        self._last: dict[SeqId, int] = {}
+        # Sequences whose token was to come from a step that failed.
+        self._lost: set[SeqId] = set()
+
+    def check(self, batch: Batch) -> None:
+        """Assert that a batch fits what is known; changes nothing."""
+        for copy in batch.copies:
+            for block in (copy.src, copy.dst):
+                self._check_block(block, f"step {batch.step}: copy")
+        seen: set[SeqId] = set()
+        for part in batch.slices:
+            where = f"step {batch.step}, sequence {part.seq}"
+            assert part.seq not in seen, f"{where}: two slices in one step"
+            seen.add(part.seq)
+            self._check_tokens(part, where)
+            self._check_tables(part, where, ended=part.seq in batch.ended)
+
+    def advance(self, batch: Batch) -> None:
+        """Forget ended sequences and bring the tables up to date."""
+        for seq in batch.ended:
+            self._tables.pop(seq, None)
+            self._last.pop(seq, None)
+            self._lost.discard(seq)
+        for part in batch.slices:
+            tables = self._tables.setdefault(part.seq, tuple([] for _ in self._sizes))
+            for table, kept, blocks in zip(tables, part.kept, part.blocks, strict=True):
+                del table[kept:]
+                table.extend(blocks)
+
+    def build(self, batch: Batch) -> Work | None:
+        """Make the tensors of a batch that has been checked and advanced; None: nothing to do.
+
+        A slice that waits for a token of a failed step is left out: its readers are revoked, and
+        it has no answer.
+        """
+        slices = [
+            part for part in batch.slices if part.tokens[-1] != PENDING or part.seq in self._last
+        ]
+        if not slices:
+            return None
+        lengths = [len(part.tokens) for part in slices]
+        tokens = np.concatenate([np.array(self._known(part), dtype=np.int64) for part in slices])
+        positions = np.concatenate(
+            [np.arange(part.start, part.start + len(part.tokens)) for part in slices]
+        )
+        owner = np.repeat(np.arange(len(slices)), lengths)
+        groups = tuple(
+            self._group([self._tables[part.seq][number] for part in slices], owner, positions, size)
+            for number, size in enumerate(self._sizes)
+        )
+        ends = np.cumsum(lengths)
+        sampling = np.array([bool(part.samples) for part in slices])
+        inputs = StepInputs(
+            starts=tuple(part.start for part in slices),
+            lengths=tuple(lengths),
+            tokens=self._put(tokens),
+            positions=self._put(positions),
+            groups=groups,
+            sample_rows=self._put(ends[sampling] - 1),
+        )
+        work = Work(inputs, [], [], [])
+        for row, part in enumerate(part for part in slices if part.samples):
+            for one in part.samples:
+                work.samples.append(one)
+                work.sample_rows.append(row)
+                work.positions.append(part.start + len(part.tokens))
+        return work
+
+    def remember(self, sampled: dict[SeqId, Sampled]) -> None:
+        """Keep the last token of each sequence, for the slices that name it as pending."""
+        for seq, one in sampled.items():
+            self._last[seq] = one.token
+            self._lost.discard(seq)
+
+    def lose(self, batch: Batch) -> None:
+        """Note that a batch failed: the tokens it was to sample will never be known."""
+        for part in batch.slices:
+            for one in part.samples:
+                self._last.pop(one.seq, None)
+                self._lost.add(one.seq)
+
+    def _known(self, part: Slice) -> tuple[int, ...]:
+        if part.tokens[-1] != PENDING:
+            return part.tokens
+        return (*part.tokens[:-1], self._last[part.seq])
+
+    def _group(
+        self,
+        tables: list[list[BlockId]],
+        owner: np.ndarray,
+        positions: np.ndarray,
+        size: int,
+    ) -> GroupInputs:
+        flat = np.concatenate([np.array(table, dtype=np.int64) for table in tables])
+        counts = np.array([len(table) for table in tables], dtype=np.int64)
+        starts = np.cumsum(counts) - counts
+        return GroupInputs(
+            tables=self._put(flat),
+            table_starts=self._put(starts),
+            blocks=self._put(flat[starts[owner] + positions // size]),
+            offsets=self._put(positions % size),
+        )
+
+    def _put(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64, copy=False)).to(self._device)
+
+    def _check_block(self, block: BlockId, where: str) -> None:
+        assert 0 <= block < self._num_blocks, (
+            f"{where} names block {block}, but there are {self._num_blocks} blocks"
+        )
+
+    def _check_tokens(self, part: Slice, where: str) -> None:
+        assert part.tokens, f"{where}: a slice without tokens"
+        assert part.start >= 0, f"{where}: a slice that starts at position {part.start}"
+        *before, last = part.tokens
+        if last == PENDING:
+            assert part.seq in self._last or part.seq in self._lost, (
+                f"{where}: its token is pending, but no step has sampled one"
+            )
+        else:
+            before.append(last)
+        if before:
+            low, high = min(before), max(before)
+            assert 0 <= low <= high < self._vocab_size, (
+                f"{where}: token ids from {low} to {high} in a vocabulary of {self._vocab_size}"
+            )
+
+    def _check_tables(self, part: Slice, where: str, *, ended: bool) -> None:
+        groups = len(self._sizes)
+        assert len(part.kept) == len(part.blocks) == groups, (
+            f"{where}: {len(part.kept)} kept and {len(part.blocks)} blocks for {groups} KV groups"
+        )
+        known = None if ended else self._tables.get(part.seq)
+        for number, (kept, blocks) in enumerate(zip(part.kept, part.blocks, strict=True)):
+            have = len(known[number]) if known else 0
+            assert 0 <= kept <= have, (
+                f"{where}: keeps {kept} entries of the table of group {number}, which has {have}"
+            )
+            for block in blocks:
+                self._check_block(block, where)
+            room = (kept + len(blocks)) * self._sizes[number]
+            end = part.start + len(part.tokens)
+            assert end <= room, (
+                f"{where}: writes up to position {end - 1}, "
+                f"but its table of group {number} holds {room} tokens"
+            )

@@ -1,0 +1,124 @@
+"""The torch executor: a batch goes in, the sampled tokens come out.
+
+It holds bytes and computes; it must not know requests, keys, stop rules or why a block is where
+it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from octavo.attention.backend import AttentionBackend
+from octavo.contract.batch import Batch, Sampled, StepResult
+from octavo.contract.ids import SeqId
+from octavo.errors import ConfigError
+from octavo.models.decoder import Decoder
+from octavo.models.exact import exact_row_tiles
+from octavo.models.rows import ALL_AT_ONCE
+from octavo.pages.arena import Arena
+from octavo.runner.inputs import InputBuilder
+from octavo.runner.sampler import sample
+
+MAX_IN_FLIGHT = 2
+
+LogitsObserver = Callable[[Batch, Tensor], None]
+"""Receives the logits of a step: [slices that sample, vocab_size] float32, in slice order."""
+
+
+class TorchRunner:
+    """Runs batches on one torch device, in the order in which they are submitted.
+
+    deterministic: a token's logits have the same bits whether its prefix was reused or computed,
+    whatever else is in the step and however the prompt was cut. Raises ConfigError if the backend
+    cannot promise that. Moves are reported as failed: there is no tier but the device.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        arena: Arena,
+        backend: AttentionBackend,
+        *,
+        deterministic: bool = False,
+        on_logits: LogitsObserver | None = None,
+    ) -> None:
+        if deterministic and not backend.batch_invariant:
+            raise ConfigError(
+                f"{type(backend).__name__} cannot give the same bits in every batch on "
+                f"{arena.device}; choose another backend or turn deterministic off"
+            )
+        self.row_tiles = exact_row_tiles(decoder) if deterministic else ALL_AT_ONCE
+        """In which row counts steps are computed; `sizes` is empty unless deterministic."""
+        self._decoder = decoder
+        self._arena = arena
+        self._backend = backend
+        self._on_logits = on_logits
+        self._inputs = InputBuilder(
+            arena.layout,
+            num_blocks=arena.num_blocks,
+            vocab_size=decoder.spec.vocab_size,
+            device=arena.device,
+        )
+        self._results: deque[StepResult] = deque()
+        self._closed = False
+
+    def submit(self, batch: Batch) -> None:
+        """Run one step; its result waits for `collect`.
+
+        A batch that contradicts what is known fails an assertion and changes nothing. Whatever
+        goes wrong in computing is reported in the result.
+        """
+        assert not self._closed, "submit after close"
+        assert len(self._results) < MAX_IN_FLIGHT, (
+            f"step {batch.step} is submitted with {len(self._results)} steps in flight"
+        )
+        self._inputs.check(batch)
+        failed = tuple(move.id for move in batch.moves)
+        try:
+            sampled = self._compute(batch)
+        except Exception as error:
+            self._inputs.lose(batch)
+            self._results.append(StepResult(step=batch.step, failed=failed, error=_one_line(error)))
+        else:
+            self._results.append(StepResult(step=batch.step, sampled=sampled, failed=failed))
+
+    def collect(self) -> StepResult:
+        """Return the result of the oldest step in flight."""
+        assert self._results, "collect without a step in flight"
+        return self._results.popleft()
+
+    def close(self) -> None:
+        """Drop results that nobody collected; a second call has no effect."""
+        self._closed = True
+        self._results.clear()
+
+    @torch.inference_mode()
+    def _compute(self, batch: Batch) -> dict[SeqId, Sampled]:
+        self._inputs.advance(batch)
+        self._arena.copy(batch.copies)
+        work = self._inputs.build(batch)
+        if work is None:
+            return {}
+        self._backend.plan(work.inputs)
+        logits = self._decoder.forward(work.inputs, self._backend, self.row_tiles)
+        if self._on_logits is not None:
+            self._on_logits(batch, logits)
+        if not work.samples:
+            return {}
+        rows = logits.cpu().numpy()
+        if len(rows) != len(work.samples):
+            rows = rows[work.sample_rows]
+        tokens = sample(rows, work.samples, work.positions)
+        sampled = {one.seq: token for one, token in zip(work.samples, tokens, strict=True)}
+        self._inputs.remember(sampled)
+        return sampled
+
+
+def _one_line(error: Exception) -> str:
+    """Say what happened: the type and the first line of the message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

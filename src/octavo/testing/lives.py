@@ -1,0 +1,138 @@
+"""Random lives of the deciding plane: one seed, one life, everything checked after each step.
+
+Complements the state machines: no shrinking, but thousands of dense lives a minute.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from octavo.contract.batch import Batch
+from octavo.contract.request import FinishReason, Request, choice_seed
+from octavo.errors import RequestError
+from octavo.sched.limits import Limits
+from octavo.testing.driver import EOS, Driver, make_regions, make_request
+from octavo.testing.fake_runner import FakeRunner, expected_output
+
+VOCAB = 12
+_BLOCK_SIZES = ((4,), (1,), (4, 8), (6, 4), (3, 3, 3), (2,))
+_PREFIXES = ([1] * 9, [1] * 17, [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4], [5], [11, 10, 9] * 8)
+
+
+class Life:
+    """Requests with common prefixes come and go while steps fail and moves come late.
+
+    Asserts after every action that the counts add up and that every text so far is right; at
+    the end, that every request was answered and every block came back.
+    """
+
+    def __init__(self, seed: int, *, rule: str = "on_demand") -> None:
+        self.random = Random(seed)
+        draw = self.random
+        self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
+        self.blocks = draw.randint(2 * len(self.sizes), 26 * len(self.sizes))
+        self.failure = draw.choice((0.0, 0.0, 0.05, 0.2))
+        self.quiet = False
+        self.requests: dict[str, Request] = {}
+        self.dropped: set[str] = set()
+        depth, order = draw.choice((1, 2, 2)), draw.choice(("fcfs", "priority"))
+        limits = (draw.choice((1, 2, 5, 9)), draw.choice((1, 4, 9, 16, 64)))
+        if rule == "on_demand":
+            self.driver = Driver.paged(
+                self.blocks,
+                self.sizes,
+                depth=depth,
+                order=order,
+                max_num_seqs=limits[0],
+                budget=limits[1],
+                host_blocks=draw.choice((0, 6, 40)),
+                fate=self._fate,
+                random=draw,
+                move_failure=draw.choice((0.0, 0.1, 0.5)),
+                vocab_size=VOCAB,
+            )
+        else:
+            self.driver = self._contiguous(rule, depth, order, limits)
+
+    def live(self, actions: int = 60) -> None:
+        """Act at random, then let everything come to its end."""
+        for _ in range(actions):
+            self._act()
+            self.driver.cache.check()
+            self._check_answers()
+        self.quiet = True
+        self.driver.run()
+        while self.driver.cache.open_moves:
+            self.driver.step()
+        self._check_answers()
+        self.driver.cache.check()
+        assert self.driver.cache.usage().blocks_used == 0, "blocks are held at the end"
+        for (request_id, _), answer in self.driver.answers.items():
+            assert answer.finish is not None or request_id in self.dropped, "no answer"
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _contiguous(self, rule: str, depth: int, order: str, limits: tuple[int, int]) -> Driver:
+        longest = min(32, 4 * (1 << (self.blocks.bit_length() - 1)))
+        cache = make_regions(rule, self.blocks, longest=longest)
+        bounds = Limits(limits[0], limits[1], 10_000, longest)
+        driver = Driver(cache, limits=bounds, order=order, depth=depth)
+        driver.runner = FakeRunner(
+            (4,), vocab_size=VOCAB, text=driver.text, fate=self._fate, random=self.random
+        )
+        return driver
+
+    def _fate(self, batch: Batch) -> str | None:
+        fails = not self.quiet and self.random.random() < self.failure
+        return "the device caught fire" if fails and batch.slices else None
+
+    def _act(self) -> None:
+        draw = self.random
+        what = draw.random()
+        if what < 0.25:
+            for _ in range(draw.choice((1, 1, 2, 4))):
+                self._add()
+        elif what < 0.30 and self.requests:
+            request_id = draw.choice(sorted(self.requests))
+            self.dropped.add(request_id)
+            self.driver.scheduler.abort(request_id)
+        elif what < 0.33 and self.requests:
+            request_id = draw.choice(sorted(self.requests))
+            self.dropped.add(request_id)
+            self.driver.scheduler.finish(request_id, draw.randint(0, 2))
+        elif what < 0.35:
+            self.driver.cache.clear()
+        else:
+            self.driver.step()
+
+    def _add(self) -> None:
+        draw = self.random
+        prefix = draw.choice(_PREFIXES)[: draw.choice((4, 8, 30))]
+        tail = [draw.randrange(VOCAB) for _ in range(draw.choice((0, 0, 1, 3, 9)))]
+        request = make_request(
+            f"r{len(self.requests)}",
+            prefix + tail,
+            n=draw.choice((1, 1, 1, 2, 4)),
+            max_tokens=draw.choice((1, 2, 7, 20)),
+            priority=draw.randint(0, 2),
+            eos=draw.random() < 0.5,
+            seed=draw.randint(0, 2),
+            salt=draw.choice(("", "", "", "tenant")),
+        )
+        try:
+            self.driver.add(request)
+        except RequestError:
+            return
+        self.requests[request.id] = request
+
+    def _check_answers(self) -> None:
+        for (request_id, index), answer in self.driver.answers.items():
+            request = self.requests[request_id]
+            seed = choice_seed(request.seed, index)
+            truth = expected_output(list(request.prompt), seed, len(answer.tokens), VOCAB)
+            assert answer.tokens == truth, f"{request_id}/{index}: {answer.tokens}, not {truth}"
+            if request.eos_token_ids:
+                assert EOS not in answer.tokens[:-1], "text after the end"
+            if answer.finish is FinishReason.STOP:
+                assert answer.tokens[-1] == EOS, "stopped without reason"
+            assert len(answer.tokens) <= (request.sampling.max_tokens or 0), "too long"

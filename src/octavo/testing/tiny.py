@@ -1,0 +1,223 @@
+"""Tiny random models, and a hand that feeds batches to a torch runner without a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from octavo.attention.backend import AttentionBackend
+from octavo.attention.reference import ReferenceAttention
+from octavo.contract.batch import Batch, Sample, Slice, StepResult
+from octavo.contract.ids import PENDING, BlockId, SeqId
+from octavo.contract.layout import KVLayout, kv_layout
+from octavo.contract.model import ModelSpec
+from octavo.contract.sampling import SamplingParams
+from octavo.models.decoder import Decoder, load_decoder
+from octavo.pages.arena import Arena
+from octavo.runner.torch_runner import TorchRunner
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
+
+MakeBackend = Callable[[Arena, ModelSpec], AttentionBackend]
+
+
+def reference_backend(arena: Arena, spec: ModelSpec) -> AttentionBackend:
+    """Make the reference backend for a model."""
+    return ReferenceAttention(arena, num_heads=spec.num_heads)
+
+
+def tiny_spec(
+    *,
+    vocab_size: int = 96,
+    hidden_size: int = 64,
+    num_layers: int = 2,
+    num_heads: int = 4,
+    num_kv_heads: int = 2,
+    head_dim: int = 16,
+    tied_embeddings: bool = True,
+) -> ModelSpec:
+    """Describe a Llama that computes a step in about a millisecond."""
+    return ModelSpec(
+        family="llama",
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size + 12,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        context=512,
+        norm_eps=1e-5,
+        rope_theta=10000.0,
+        tied_embeddings=tied_embeddings,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RandomWeights:
+    """Weights drawn from a seed: a `WeightSource` that needs no file."""
+
+    spec: ModelSpec
+    seed: int = 0
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name every tensor of the model with its shape."""
+        spec = self.spec
+        hidden, wide = spec.hidden_size, spec.intermediate_size
+        query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "embedding": (spec.vocab_size, hidden),
+            "norm": (hidden,),
+        }
+        if not spec.tied_embeddings:
+            shapes["output"] = (spec.vocab_size, hidden)
+        for layer in range(spec.num_layers):
+            parts = {
+                "attn_norm": (hidden,),
+                "q": (query, hidden),
+                "k": (kv, hidden),
+                "v": (kv, hidden),
+                "o": (hidden, query),
+                "ffn_norm": (hidden,),
+                "gate": (wide, hidden),
+                "up": (wide, hidden),
+                "down": (hidden, wide),
+            }
+            shapes |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
+        return shapes
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """Draw one tensor; the same name gives the same numbers."""
+        shape = self.shapes()[name]
+        draw = np.random.default_rng([self.seed, *name.encode()])
+        values = draw.standard_normal(shape, dtype=np.float32)
+        if len(shape) == 1:
+            return 1.0 + 0.1 * values
+        # Not smaller: attention and sampling should have something to choose between.
+        spread = 0.3 if name in ("embedding", "output") else 1.5 / shape[1] ** 0.5
+        return values * np.float32(spread)
+
+
+@dataclass
+class Hand:
+    """Feeds a runner by hand: tables without sharing, one block after the other.
+
+    Written by its own methods. `placement` is the order in which blocks are given out.
+    """
+
+    runner: TorchRunner
+    layout: KVLayout
+    placement: list[BlockId]
+    logits: dict[SeqId, list[Tensor]] = field(default_factory=dict)
+    """Per sequence, the logits of each step that sampled for it: [vocab_size] each."""
+    texts: dict[SeqId, list[int]] = field(default_factory=dict)
+    tables: dict[SeqId, tuple[list[BlockId], ...]] = field(default_factory=dict)
+    written: dict[SeqId, int] = field(default_factory=dict)
+    _sent: dict[SeqId, list[int]] = field(default_factory=dict)
+    _step: int = 0
+
+    def observe(self, batch: Batch, logits: Tensor) -> None:
+        """Keep the logits of a step by sequence."""
+        sampling = [part for part in batch.slices if part.samples]
+        for part, row in zip(sampling, logits, strict=True):
+            self.logits.setdefault(part.seq, []).append(row.clone())
+
+    def start(self, seq: SeqId, prompt: Iterable[int], *, like: SeqId | None = None) -> None:
+        """Register a text; `like`: reuse the full blocks that another has written of it."""
+        self.texts[seq] = list(prompt)
+        self.tables[seq] = tuple([] for _ in self.layout.groups)
+        self.written[seq] = 0
+        self._sent[seq] = [0 for _ in self.layout.groups]
+        if like is not None:
+            unit = max(self.layout.block_sizes)
+            shared = min(self.written[like], len(self.texts[seq]) - 1) // unit * unit
+            assert self.texts[seq][:shared] == self.texts[like][:shared], "no common prefix"
+            for table, other, size in zip(
+                self.tables[seq], self.tables[like], self.layout.block_sizes, strict=True
+            ):
+                table.extend(other[: shared // size])
+            self.written[seq] = shared
+
+    def slice(
+        self, seq: SeqId, tokens: int, *, params: SamplingParams = GREEDY, seed: int = 0
+    ) -> Slice:
+        """Make the slice of the next `tokens` tokens; it samples if none remain after it."""
+        text, start = self.texts[seq], self.written[seq]
+        end = start + tokens
+        ids = tuple(text[start:end]) + (PENDING,) * (end - len(text))
+        kept: list[int] = []
+        new: list[tuple[BlockId, ...]] = []
+        for number, size in enumerate(self.layout.block_sizes):
+            table = self.tables[seq][number]
+            while len(table) * size < end:
+                table.append(self.placement.pop(0))
+            kept.append(self._sent[seq][number])
+            new.append(tuple(table[kept[-1] :]))
+            self._sent[seq][number] = len(table)
+        self.written[seq] = end
+        samples = (Sample(seq, seed, params),) if end >= len(text) else ()
+        return Slice(seq, start, ids, tuple(kept), tuple(new), samples)
+
+    def run(self, *slices: Slice) -> StepResult:
+        """Run one step and append what it sampled to the texts."""
+        self._step += 1
+        self.runner.submit(Batch(step=self._step, slices=slices))
+        result = self.runner.collect()
+        assert result.error is None, result.error
+        for seq, one in result.sampled.items():
+            self.texts[seq].append(one.token)
+        return result
+
+    def generate(self, seq: SeqId, new_tokens: int, *, chunks: Iterable[int] = ()) -> list[int]:
+        """Compute what is missing of a text, in chunks, then decode; returns the new tokens."""
+        before = len(self.texts[seq])
+        for chunk in chunks:
+            left = before - self.written[seq]
+            if left > 0:
+                self.run(self.slice(seq, min(chunk, left)))
+        if self.written[seq] < before:
+            self.run(self.slice(seq, before - self.written[seq]))
+        while len(self.texts[seq]) < before + new_tokens:
+            self.run(self.slice(seq, 1))
+        return self.texts[seq][before:]
+
+
+def hand_for(
+    decoder: Decoder,
+    *,
+    num_blocks: int = 64,
+    block_size: int = 16,
+    dtype: str = "float32",
+    deterministic: bool = False,
+    placement: list[BlockId] | None = None,
+    backend: MakeBackend = reference_backend,
+) -> Hand:
+    """Put a decoder behind a runner, and a hand before it; untouched memory reads as NaN."""
+    layout = kv_layout(decoder.spec, block_size=block_size, dtype=dtype)
+    arena = Arena(layout, num_blocks, device=decoder.device)
+    # Garbage must never matter: fill memory with what would spread if it were read.
+    for group in range(len(layout.groups)):
+        arena.blocks(group).fill_(float("nan"))
+    hand: Hand
+
+    def observe(batch: Batch, logits: Tensor) -> None:
+        hand.observe(batch, logits)
+
+    runner = TorchRunner(
+        decoder,
+        arena,
+        backend(arena, decoder.spec),
+        deterministic=deterministic,
+        on_logits=observe,
+    )
+    hand = Hand(runner, layout, list(range(num_blocks)) if placement is None else placement)
+    return hand
+
+
+def tiny_decoder(spec: ModelSpec | None = None, *, seed: int = 0) -> Decoder:
+    """Build a tiny random decoder in float32 on the CPU."""
+    return load_decoder(RandomWeights(spec or tiny_spec(), seed))

@@ -1,0 +1,100 @@
+"""Paging changes nothing, bit for bit: contiguous memory and any placement give equal logits.
+
+A backend joins by one row of `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from octavo.models.checkpoint import open_checkpoint
+from octavo.models.decoder import load_decoder
+from octavo.testing.contiguous import ContiguousAttention
+from octavo.testing.tiny import hand_for, reference_backend, tiny_decoder, tiny_spec
+
+BACKENDS = {"reference": reference_backend}
+BLOCKS = 48
+
+
+@pytest.fixture(scope="module", params=["grouped", "plain", "narrow"])
+def decoder(request):
+    shapes = {
+        "grouped": tiny_spec(num_heads=4, num_kv_heads=2),
+        "plain": tiny_spec(num_heads=3, num_kv_heads=3, head_dim=8, tied_embeddings=False),
+        "narrow": tiny_spec(num_heads=8, num_kv_heads=1, head_dim=12),
+    }
+    return tiny_decoder(shapes[request.param], seed=3)
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path):
+    return load_decoder(open_checkpoint(smollm2_path))
+
+
+def generation(decoder, backend, *, placement=None, block_size=16, prompt=90, new=30, seed=0):
+    """Compute a prompt in chunks and decode; returns the text and the logits of every step."""
+    hand = hand_for(
+        decoder,
+        num_blocks=BLOCKS if placement is None else len(placement),
+        block_size=block_size,
+        backend=backend,
+        placement=placement,
+        deterministic=True,
+    )
+    tokens = np.random.default_rng(seed).integers(0, decoder.spec.vocab_size, prompt)
+    hand.start(1, tokens.tolist())
+    hand.generate(1, new, chunks=(33, 1, 40))
+    return hand.texts[1], torch.stack(hand.logits[1])
+
+
+def contiguous(arena, spec):
+    return ContiguousAttention()
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_paged_memory_gives_the_logits_of_contiguous_memory(decoder, block_size):
+    blocks = list(range(130)) if block_size == 1 else None
+    text, plain = generation(decoder, contiguous, block_size=block_size, placement=blocks)
+
+    paged_text, paged = generation(
+        decoder, reference_backend, block_size=block_size, placement=blocks and list(range(130))
+    )
+
+    assert paged_text == text
+    assert torch.equal(paged, plain)
+
+
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize("shuffle", [0, 1])
+def test_the_placement_of_blocks_does_not_matter(decoder, backend, shuffle):
+    placement = np.random.default_rng(shuffle).permutation(BLOCKS).tolist()
+    text, plain = generation(decoder, backend)
+
+    shuffled_text, shuffled = generation(decoder, backend, placement=placement)
+
+    assert shuffled_text == text
+    assert torch.equal(shuffled, plain)
+
+
+@pytest.mark.weights
+def test_paged_memory_gives_the_logits_of_contiguous_memory_on_smollm2(smollm2):
+    text, plain = generation(smollm2, contiguous, new=12)
+
+    paged_text, paged = generation(smollm2, reference_backend, new=12)
+
+    assert paged_text == text
+    assert torch.equal(paged, plain)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_the_placement_of_blocks_does_not_matter_on_smollm2(smollm2, backend):
+    placement = np.random.default_rng(0).permutation(BLOCKS).tolist()
+    text, plain = generation(smollm2, backend, new=12)
+
+    shuffled_text, shuffled = generation(smollm2, backend, placement=placement, new=12)
+
+    assert shuffled_text == text
+    assert torch.equal(shuffled, plain)

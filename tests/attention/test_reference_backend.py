@@ -1,0 +1,168 @@
+"""The reference backend: many slices through tables, with the bits of the plain kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.attention.backend import GroupInputs, StepInputs
+from octavo.attention.reference import ReferenceAttention
+from octavo.contract.layout import KVGroup, KVLayout
+from octavo.kernels.reference import attend
+from octavo.pages.arena import Arena
+
+SHAPES = [(4, 4, 8), (9, 3, 64), (8, 1, 16), (6, 2, 12), (7, 1, 8)]
+
+
+def step(starts, lengths, tables, block_sizes):
+    """Make the inputs of a step: tables[group][slice] is a list of blocks."""
+    positions = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
+    owner = np.repeat(np.arange(len(starts)), lengths)
+    groups = []
+    for per_slice, size in zip(tables, block_sizes, strict=True):
+        flat = np.concatenate([np.array(table) for table in per_slice])
+        counts = np.array([len(table) for table in per_slice])
+        begins = np.cumsum(counts) - counts
+        groups.append(
+            GroupInputs(
+                tables=torch.from_numpy(flat),
+                table_starts=torch.from_numpy(begins),
+                blocks=torch.from_numpy(flat[begins[owner] + positions // size]),
+                offsets=torch.from_numpy(positions % size),
+            )
+        )
+    return StepInputs(
+        starts=tuple(starts),
+        lengths=tuple(lengths),
+        tokens=torch.zeros(len(positions), dtype=torch.int64),
+        positions=torch.from_numpy(positions),
+        groups=tuple(groups),
+        sample_rows=torch.zeros(0, dtype=torch.int64),
+    )
+
+
+def one_group(heads, kv_heads, head_dim, block_size, *, blocks=400, dtype="float32"):
+    group = KVGroup(
+        name="full", layers=(0, 1), kv_heads=kv_heads, head_dim=head_dim, block_size=block_size
+    )
+    arena = Arena(KVLayout(groups=(group,), dtype=dtype), blocks)
+    arena.blocks(0).fill_(torch.nan)
+    return ReferenceAttention(arena, num_heads=heads)
+
+
+def texts(lengths, heads, kv_heads, head_dim, seed=0):
+    """Draw queries, keys and values of whole texts."""
+    source = torch.Generator().manual_seed(seed)
+    return [
+        [torch.randn(n, h, head_dim, generator=source) for h in (heads, kv_heads, kv_heads)]
+        for n in lengths
+    ]
+
+
+def run_steps(backend, whole, cuts, block_size, *, layer=1, seed=0):
+    """Feed texts in steps, all together; cuts[step][text] is how many tokens it gets."""
+    order = iter(np.random.default_rng(seed).permutation(400).tolist())
+    tables = [[next(order) for _ in range(-(-len(q) // block_size))] for q, _, _ in whole]
+    outputs = [[] for _ in whole]
+    done = [0] * len(whole)
+    for cut in cuts:
+        chosen = [i for i, n in enumerate(cut) if n]
+        starts, lengths = [done[i] for i in chosen], [cut[i] for i in chosen]
+        backend.plan(step(starts, lengths, [[tables[i] for i in chosen]], [block_size]))
+        parts = [
+            torch.cat([whole[i][part][done[i] : done[i] + cut[i]] for i in chosen])
+            for part in range(3)
+        ]
+        backend.write(layer, parts[1], parts[2])
+        for i, rows in zip(chosen, backend.run(layer, parts[0]).split(lengths), strict=True):
+            outputs[i].append(rows)
+            done[i] += len(rows)
+    return [torch.cat(rows) for rows in outputs]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_many_slices_have_the_bits_of_the_plain_kernel(shape, block_size):
+    backend = one_group(*shape, block_size)
+    whole = texts((70, 1, 33, 130), *shape)
+    cuts = [(50, 1, 0, 64), (19, 0, 33, 1), (1, 0, 0, 65)]
+
+    got = run_steps(backend, whole, cuts, block_size)
+
+    assert backend.batch_invariant
+    for rows, (q, k, v) in zip(got, whole, strict=True):
+        assert torch.equal(rows, attend(q, k, v, start=0))
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_a_text_has_the_same_bits_in_any_company(data):
+    shape = data.draw(st.sampled_from(SHAPES))
+    lengths = data.draw(st.lists(st.integers(1, 150), min_size=1, max_size=4))
+    whole = texts(lengths, *shape)
+    cuts, left = [], list(lengths)
+    while any(left):
+        cut = [data.draw(st.integers(0, n)) for n in left]
+        if not any(cut):
+            cut = left
+        cuts.append(cut)
+        left = [n - c for n, c in zip(left, cut, strict=True)]
+
+    got = run_steps(one_group(*shape, 4), whole, cuts, 4)
+
+    for rows, (q, k, v) in zip(got, whole, strict=True):
+        assert torch.equal(rows, attend(q, k, v, start=0))
+
+
+def test_a_long_step_is_cut_into_passes_without_changing_a_bit():
+    shape = (4, 2, 8)
+    whole = texts((700, 300), *shape)
+
+    got = run_steps(one_group(*shape, 16), whole, [(700, 299), (0, 1)], 16)
+
+    for rows, (q, k, v) in zip(got, whole, strict=True):
+        assert torch.equal(rows, attend(q, k, v, start=0))
+
+
+def test_slices_that_share_blocks_read_the_same_memory():
+    shape = (4, 2, 16)
+    backend = one_group(*shape, 4)
+    ((q, k, v),) = texts((9,), *shape)
+    backend.plan(step([0, 8], [8, 1], [[[5, 9], [5, 9, 2]]], [4]))
+    backend.write(0, k, v)
+
+    got = backend.run(0, q)
+
+    assert torch.equal(got, attend(q, k, v, start=0))
+
+
+def test_layers_of_each_group_use_the_table_of_their_group():
+    near = KVGroup(name="near", layers=(0, 2), kv_heads=2, head_dim=8, block_size=4)
+    far = KVGroup(name="far", layers=(1,), kv_heads=2, head_dim=8, block_size=8)
+    arena = Arena(KVLayout(groups=(near, far), dtype="float32"), 20)
+    backend = ReferenceAttention(arena, num_heads=4)
+    drawn = texts((11,) * 3, 4, 2, 8)
+    backend.plan(step([0], [11], [[[3, 0, 7]], [[9, 4]]], [4, 8]))
+
+    for layer, (_, k, v) in enumerate(drawn):
+        backend.write(layer, k, v)
+    got = [backend.run(layer, q) for layer, (q, _, _) in enumerate(drawn)]
+
+    for rows, (q, k, v) in zip(got, drawn, strict=True):
+        assert torch.equal(rows, attend(q, k, v, start=0))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_memory_is_read_as_what_was_written(dtype):
+    shape = (4, 2, 16)
+    backend = one_group(*shape, 4, dtype=dtype)
+    kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    whole = [[x.to(kind) for x in text] for text in texts((20,), *shape)]
+
+    (got,) = run_steps(backend, whole, [(15,), (5,)], 4)
+
+    assert got.dtype is kind
+    assert torch.equal(got, attend(*whole[0], start=0))
