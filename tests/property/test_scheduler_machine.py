@@ -7,13 +7,13 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from octavo.contract.batch import Batch
 from octavo.contract.request import FinishReason, choice_seed
 from octavo.errors import RequestError
+from octavo.sched.limits import Limits
 from octavo.testing.driver import EOS, Driver, make_regions, make_request
 from octavo.testing.fake_runner import FakeRunner, expected_output
-
-from octavo.sched.limits import Limits
 
 VOCAB = 12
 PREFIXES = [[1] * 9, [1] * 17, [1, 2, 3, 4, 5, 6, 7, 8, 9], [5], [11, 10, 9] * 8]
@@ -160,7 +160,7 @@ class RegionMachine(SchedulerMachine):
         limits = Limits(options["max_num_seqs"], options["budget"], 10_000, min(32, longest))
         driver = Driver(cache, limits=limits, order=self.order, depth=options["depth"])
         driver.runner = FakeRunner(
-            (4,), vocab_size=VOCAB, text=driver._text, fate=self.fate, random=options["random"]
+            (4,), vocab_size=VOCAB, text=driver.text, fate=self.fate, random=options["random"]
         )
         return driver
 

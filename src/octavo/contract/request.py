@@ -73,7 +73,6 @@ class Sequence:
         "keys",
         "limit",
         "load_deadline_s",
-        "logprob",
         "lost_tokens",
         "phase",
         "preemptions",
@@ -120,8 +119,6 @@ class Sequence:
         """What a slice that reaches the end of the text asks for."""
         self.cached_tokens: int | None = None
         """Prompt tokens found in memory when the sequence was first admitted."""
-        self.logprob = 0.0
-        """Sum of the log-probabilities of the output."""
         self.load_deadline_s = 0.0
         """Phase LOADING ends at this time of the engine's clock."""
         self.lost_tokens = 0
@@ -156,6 +153,10 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     index: int
     tokens: tuple[int, ...]
     """Tokens appended to the output by this step."""
+    logprob: float = 0.0
+    """Sum of their log-probabilities."""
+    cached_tokens: int = 0
+    """Prompt tokens that were in memory already when the choice began."""
     finish: FinishReason | None = None
     stop_token: int | None = None
     """The stop token asked for by the caller that ended the sequence."""

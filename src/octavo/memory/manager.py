@@ -196,6 +196,8 @@ class KVCacheManager:
         doomed = set(doomed)
         while True:
             bad = {block.id for block in self._ledger.tainted(step, doomed, self._tables)}
+            # Forks also share what nobody can find by its text.
+            bad |= {i for seq in doomed if seq in self._tables for i in self._unsafe(seq)}
             readers = {
                 seq
                 for seq, table in self._tables.items()
@@ -371,6 +373,19 @@ class KVCacheManager:
         block.written_step = 0
         for tier in self._placement.copies(block):
             self._transfers.store(block, tier)
+
+    def _unsafe(self, seq: SeqId) -> list[BlockId]:
+        """Blocks of a sequence that may have been written by a step in flight.
+
+        Private ones among them may be older; then their readers compute once more than needed.
+        """
+        blocks = self._pool.blocks
+        return [
+            i
+            for ids in self._tables[seq].ids
+            for i in ids
+            if blocks[i].key is None or blocks[i].written_step
+        ]
 
     def _truncate(self, seq: SeqId, tokens: int) -> int:
         """Shorten a loading sequence's table to whole blocks within its first `tokens` tokens."""

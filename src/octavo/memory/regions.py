@@ -47,14 +47,15 @@ class RegionCache:
         self._together = rule.together
         self._buddy = BuddyAllocator(num_blocks)
         self._block_size = block_size
-        self._longest = min(longest, self._buddy.largest * block_size)
+        self.longest = min(longest, self._buddy.largest * block_size)
+        """Longest text that any region can hold."""
         self._regions: dict[SeqId, _Region] = {}
         self._members = 0
         self._sums = dict.fromkeys(("blocks", "written", "reserved", "internal"), 0)
 
     def limit(self, prompt: int, expected_output: int, limit: int) -> int:
         """Longest text a request may grow to: to the end of its region."""
-        return min(limit, max(prompt + 1, self._rule(prompt, expected_output, self._longest)))
+        return min(limit, max(prompt + 1, self._rule(prompt, expected_output, self.longest)))
 
     def quota(self, waiting: int, running: int) -> int:
         """How many of the waiting sequences may be admitted now.
@@ -64,7 +65,7 @@ class RegionCache:
         if not self._together:
             return waiting
         if running == 0:
-            room = self._buddy.size // self._blocks(self._longest)
+            room = self._buddy.size // self._blocks(self.longest)
             self._members = min(max(1, room), waiting)
         return self._members
 
@@ -196,7 +197,7 @@ class RegionCache:
         return -(-tokens // self._block_size)
 
     def _promise(self, seq: Sequence) -> int:
-        return max(seq.limit, self._rule(seq.prompt_length, _expected(seq), self._longest))
+        return max(seq.limit, self._rule(seq.prompt_length, _expected(seq), self.longest))
 
     def _account(self, region: _Region, sign: int) -> None:
         self._sums["blocks"] += sign * region.blocks

@@ -338,7 +338,6 @@ class Scheduler:
         token = sampled.token
         seq.sampling -= 1
         seq.tokens.append(token)
-        seq.logprob += sampled.logprob
         request = seq.request
         finish = stop_token = None
         if token in request.eos_token_ids and not request.sampling.ignore_eos:
@@ -351,7 +350,8 @@ class Scheduler:
             self._end(seq)
         elif seq.scheduled == len(seq.tokens):
             self._cache.seal(seq)
-        return Update(request.id, seq.index, (token,), finish, stop_token)
+        cached = seq.cached_tokens or 0
+        return Update(request.id, seq.index, (token,), sampled.logprob, cached, finish, stop_token)
 
     def _fail(self, batch: Batch, error: str) -> list[Update]:
         """Release the step's sequences and their readers; queue them once more, or end them."""
@@ -371,7 +371,7 @@ class Scheduler:
                 self._end(seq)
                 # With a leader end the choices that would have begun where its prompt ends.
                 updates += [
-                    Update(seq.request.id, index, (), FinishReason.ERROR, error=error)
+                    Update(seq.request.id, index, (), finish=FinishReason.ERROR, error=error)
                     for index in range(seq.index, seq.index + seq.forks + 1)
                 ]
             else:

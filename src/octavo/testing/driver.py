@@ -99,7 +99,7 @@ class Driver:
     ) -> None:
         self.cache = cache
         self.scheduler = Scheduler(cache, ORDERS[order](), limits)
-        self.runner = runner or FakeRunner(block_sizes, text=self._text)
+        self.runner = runner or FakeRunner(block_sizes, text=self.text)
         self.depth = depth
         self.answers: dict[tuple[str, int], Answer] = {}
         self.batches: list[Batch] = []
@@ -120,13 +120,19 @@ class Driver:
         fate: Fate | None = None,
         random: Random | None = None,
         move_failure: float = 0.0,
+        vocab_size: int = 50,
     ) -> Driver:
         """Build the paged engine with a pool of `num_blocks`."""
         cache = make_cache(num_blocks, block_sizes, host_blocks=host_blocks)
         limits = Limits(max_num_seqs, budget, 10_000, capacity(num_blocks, block_sizes))
         driver = cls(cache, block_sizes, limits=limits, order=order, depth=depth)
         driver.runner = FakeRunner(
-            block_sizes, text=driver._text, fate=fate, random=random, move_failure=move_failure
+            block_sizes,
+            vocab_size=vocab_size,
+            text=driver.text,
+            fate=fate,
+            random=random,
+            move_failure=move_failure,
         )
         return driver
 
@@ -165,7 +171,8 @@ class Driver:
             answer.finish, answer.error = update.finish, update.error
         return updates
 
-    def _text(self, seq_id: SeqId) -> list[int] | None:
+    def text(self, seq_id: SeqId) -> list[int] | None:
+        """Return the known tokens of a live sequence."""
         seq = self.scheduler.sequence(seq_id)
         return None if seq is None else seq.tokens.tolist()
 

@@ -14,7 +14,7 @@ _Slot = tuple[int, int, bytes]
 """Token, position, digest of the text up to and including the token."""
 
 _POISON: _Slot = (-2, -2, b"poison")
-"""What a failed step leaves behind; only steps submitted before its failure is known may read it."""
+"""What a failed step leaves behind; only steps that were in flight then may read it."""
 
 Fate = Callable[[Batch], str | None]
 """Decides whether a step fails, and with which message."""

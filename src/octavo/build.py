@@ -1,0 +1,225 @@
+"""The one place where settings become objects: tables of named parts, and `build_engine`."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from octavo.config import EngineConfig
+from octavo.contract.layout import KVLayout, kv_layout
+from octavo.contract.model import ModelSpec
+from octavo.contract.namespace import Namespace
+from octavo.engine.engine import Engine, ModelRunner
+from octavo.errors import ConfigError, ModelError
+from octavo.machine import free_memory_bytes
+from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.manager import KVCacheManager
+from octavo.memory.policies.lru import Lru
+from octavo.memory.regions import RegionCache
+from octavo.memory.reservation import RESERVATIONS, Reservation
+from octavo.memory.tier import Tier
+from octavo.models.catalog import CATALOG, DEFAULT_ALIAS, find, pull
+from octavo.models.checkpoint import Checkpoint, open_checkpoint
+from octavo.sched.cache import Cache
+from octavo.sched.limits import Limits
+from octavo.sched.order import ORDERS
+from octavo.sched.scheduler import Scheduler
+from octavo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from octavo.attention.backend import AttentionBackend
+    from octavo.pages.arena import Arena
+    from octavo.runner.torch_runner import LogitsObserver
+
+Report = Callable[[str], None]
+
+_Row = TypeVar("_Row")
+
+EVICTION_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"lru": Lru}
+"""Which cached block goes first, by name."""
+
+
+_FREE_SHARE = 4
+"""The default pool is one part in so many of the free memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine, and what its caller needs to know about it."""
+
+    engine: Engine
+    runner: ModelRunner
+    tokenizer: Tokenizer
+    spec: ModelSpec
+    layout: KVLayout
+    namespace: Namespace
+    model_path: Path
+    num_blocks: int
+    max_model_len: int
+    deterministic_tiles: tuple[int, ...]
+    """Row counts in which a deterministic executor computes; empty if it is not."""
+
+
+def attention_backends() -> dict[str, Callable[[Arena, ModelSpec], AttentionBackend]]:
+    """Return the attention backends by name; loads torch."""
+    from octavo.attention.reference import ReferenceAttention
+
+    def reference(arena: Arena, spec: ModelSpec) -> AttentionBackend:
+        return ReferenceAttention(arena, num_heads=spec.num_heads)
+
+    return {"reference": reference}
+
+
+def pull_model(alias: str, report: Report) -> Path:
+    """Fetch a model that is known by a short name; see `models.catalog.pull`."""
+    return pull(alias, report=report)
+
+
+def resolve_model(model: str | None, *, offline: bool, report: Report) -> Path:
+    """Find a model's files; a known name that is absent is fetched unless `offline`.
+
+    HF_HUB_OFFLINE=1 in the environment means offline too. Raises ModelError or FetchError.
+    """
+    name = DEFAULT_ALIAS if model is None else model
+    found = find(name)
+    if found is not None:
+        return found
+    if name not in CATALOG:
+        return Path(name)  # opening it says what is wrong
+    if offline or os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+        raise ModelError(
+            f"model {name} is not in the cache folder and fetching is off: "
+            f"run `octavo pull {name}` where there is a network, or name a file with --model"
+        )
+    return pull(name, report=report)
+
+
+def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    """Build the tokenizer that lies beside, or inside, a checkpoint."""
+    source = checkpoint.tokenizer_source
+    return (
+        Tokenizer.from_folder(source) if isinstance(source, Path) else Tokenizer.from_gguf(source)
+    )
+
+
+def build_engine(
+    config: EngineConfig,
+    *,
+    report: Report,
+    on_logits: LogitsObserver | None = None,
+    depth: int = 1,
+) -> Built:
+    """Build everything that an engine needs. Raises ConfigError, ModelError or FetchError.
+
+    report: told in words what takes long. on_logits: shown the logits of every step. depth:
+    steps in flight; this executor computes as it is given a step, so that 2 brings no speed.
+    """
+    rule = _named("reservation", config.reservation, RESERVATIONS)
+    order = _named("scheduling_policy", config.scheduling_policy, ORDERS)
+    _require_torch()
+    path = resolve_model(config.model, offline=config.offline, report=report)
+    checkpoint = open_checkpoint(path)
+    dtype = checkpoint.dtype if config.dtype == "auto" else config.dtype
+    layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=dtype)
+    longest = _max_model_len(config, checkpoint.spec)
+    tokenizer = open_tokenizer(checkpoint)
+    num_blocks = pool_blocks(config, layout, longest)
+    runner, tiles = _torch_runner(config, checkpoint, layout, num_blocks, on_logits)
+    cache, pool_tokens = build_cache(rule, layout, num_blocks, longest)
+    limits = Limits(config.max_num_seqs, config.max_num_batched_tokens, longest, pool_tokens)
+    scheduler = Scheduler(cache, order(), limits)
+    return Built(
+        engine=Engine(scheduler, cache, runner, tokenizer, depth=depth),
+        runner=runner,
+        tokenizer=tokenizer,
+        spec=checkpoint.spec,
+        layout=layout,
+        namespace=Namespace(model=checkpoint.identity),
+        model_path=path,
+        num_blocks=num_blocks,
+        max_model_len=longest,
+        deterministic_tiles=tiles,
+    )
+
+
+def pool_blocks(config: EngineConfig, layout: KVLayout, longest: int) -> int:
+    """Blocks of the KV pool. Raises ConfigError if not even one token and its answer fit."""
+    wanted = config.kv_cache_memory_bytes
+    if wanted is None:
+        ceiling = config.max_num_seqs * layout.blocks_for(longest) * layout.block_bytes
+        wanted = min(free_memory_bytes() // _FREE_SHARE, ceiling)
+    count = wanted // layout.block_bytes
+    least = layout.blocks_for(2)
+    if count < least:
+        raise ConfigError(
+            f"KV memory of {wanted} bytes holds {count} blocks of {layout.block_bytes} bytes, but "
+            f"one sequence needs at least {least}: give kv_cache_memory_bytes at least "
+            f"{least * layout.block_bytes}, or lower block_size (now {config.block_size})"
+        )
+    return count
+
+
+def build_cache(
+    rule: Reservation, layout: KVLayout, num_blocks: int, longest: int
+) -> tuple[Cache, int]:
+    """Build the cache manager of a reservation rule; returns it and the longest text it holds."""
+    if rule.tokens is None:
+        align = math.lcm(*layout.block_sizes)
+        weights = tuple(align // size for size in layout.block_sizes)
+        device = Tier("device", num_blocks, EVICTION_POLICIES["lru"](), weights)
+        cache = KVCacheManager(layout.block_sizes, (device,))
+        return cache, layout.capacity_tokens(num_blocks)
+    if len(layout.groups) > 1:
+        raise ConfigError(f"reservation {rule.name} needs a model with one KV group")
+    (block_size,) = layout.block_sizes
+    regions = RegionCache(rule, num_blocks, block_size=block_size, longest=longest)
+    return regions, regions.longest
+
+
+def _torch_runner(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    layout: KVLayout,
+    num_blocks: int,
+    on_logits: LogitsObserver | None,
+) -> tuple[ModelRunner, tuple[int, ...]]:
+    from octavo.models.decoder import load_decoder
+    from octavo.pages.arena import Arena
+    from octavo.runner.torch_runner import TorchRunner
+
+    decoder = load_decoder(checkpoint, dtype=layout.dtype)
+    arena = Arena(layout, num_blocks)
+    backend = attention_backends()["reference"](arena, checkpoint.spec)
+    runner = TorchRunner(
+        decoder, arena, backend, deterministic=config.deterministic, on_logits=on_logits
+    )
+    return runner, runner.row_tiles.sizes
+
+
+def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
+    if config.max_model_len is None:
+        return spec.context
+    if config.max_model_len > spec.context:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}, but the model's context is {spec.context}: "
+            "lower it"
+        )
+    return config.max_model_len
+
+
+def _named(what: str, name: str, table: dict[str, _Row]) -> _Row:
+    if name not in table:
+        raise ConfigError(f"{what} {name!r} is not one of {', '.join(table)}")
+    return table[name]
+
+
+def _require_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError(
+            "this executor needs torch, which is not installed: pip install 'octavo[torch]'"
+        )

@@ -1,0 +1,61 @@
+"""Settings of an engine: frozen, checked once, never rewritten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.errors import ConfigError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How to build an engine; names are vLLM's where it has the same setting.
+
+    Raises ConfigError for a value that no engine could use.
+    """
+
+    model: str | None = None
+    """A path or a known name; None: the embedded default."""
+    dtype: str = "auto"
+    """Of weights and KV. auto: the checkpoint's own; float32 for GGUF."""
+    seed: int = 0
+    """Requests without a seed derive theirs from this and from their number."""
+    block_size: int = 16
+    """Tokens per block."""
+    kv_cache_memory_bytes: int | None = None
+    """None: a quarter of the free memory, at most max_num_seqs texts of max_model_len."""
+    max_num_seqs: int = 128
+    """Sequences that run at once."""
+    max_num_batched_tokens: int = 2048
+    """Tokens computed in one step, all sequences together."""
+    max_model_len: int | None = None
+    """Longest text; None: the model's context."""
+    reservation: str = "on_demand"
+    """How memory is set aside for a request; all but on_demand are baselines."""
+    scheduling_policy: str = "fcfs"
+    deterministic: bool = False
+    """The same bits whatever else is in the batch, warm or cold; slower."""
+    offline: bool = False
+    """Never fetch a model."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _check_count(name, getattr(self, name), least=1)
+        if self.max_model_len is not None:
+            _check_count("max_model_len", self.max_model_len, least=2)
+        if self.kv_cache_memory_bytes is not None:
+            _check_count("kv_cache_memory_bytes", self.kv_cache_memory_bytes, least=1)
+        _check_count("seed", self.seed, least=-(2**63))
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")
+    if value >= 2**63:
+        raise ConfigError(f"{name} must be below 2^63, got {value}")

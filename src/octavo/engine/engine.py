@@ -1,0 +1,180 @@
+"""The loop: plan, submit, collect, apply; and from tokens to text."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from octavo.contract.batch import Batch, StepResult
+from octavo.contract.request import FinishReason, Request, Update
+from octavo.contract.usage import Usage
+from octavo.sched.cache import Cache
+from octavo.sched.scheduler import Scheduler
+from octavo.sched.stats import Stats
+from octavo.text.detokenize import Detokenizer
+from octavo.text.tokenizer import Tokenizer
+
+
+class ModelRunner(Protocol):
+    """Computes batches in the order of submission; implementations live in `runner`."""
+
+    def submit(self, batch: Batch) -> None:
+        """Start a step; at most two may wait to be collected."""
+        ...
+
+    def collect(self) -> StepResult:
+        """Return the oldest result; waits for it."""
+        ...
+
+    def close(self) -> None:
+        """Give memory back."""
+        ...
+
+
+class Output(msgspec.Struct, frozen=True):
+    """News of one choice of a request."""
+
+    request_id: str
+    index: int
+    text: str
+    """New text, whole characters only; held back while it may begin a stop string."""
+    token_ids: tuple[int, ...]
+    logprob: float
+    """Sum of the log-probabilities of `token_ids`."""
+    cached_tokens: int
+    finish: FinishReason | None = None
+    stop_reason: str | int | None = None
+    """The stop string or stop token that ended the text, if the caller asked for it."""
+    error: str | None = None
+
+
+class Engine:
+    """Runs requests; knows tokens and text, never tensors.
+
+    depth: steps in flight, 1 or 2. Not for use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cache: Cache,
+        runner: ModelRunner,
+        tokenizer: Tokenizer,
+        *,
+        depth: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._depth = depth
+        self._clock = clock
+        self._in_flight: deque[Batch] = deque()
+        self._texts: dict[tuple[str, int], Detokenizer] = {}
+        self._backlog: list[Output] = []
+        """News that an interrupt kept from the caller."""
+
+    def add(self, request: Request) -> int:
+        """Queue a request; returns its effective maximum of output tokens.
+
+        Raises RequestError, changing nothing, if it can never be served.
+        """
+        effective = self._scheduler.add(request)
+        for index in range(request.sampling.n):
+            self._texts[request.id, index] = Detokenizer(self._tokenizer, request.sampling.stop)
+        return effective
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; nothing more will be heard of it. Unknown: no effect."""
+        self._scheduler.abort(request_id)
+        self._backlog = [news for news in self._backlog if news.request_id != request_id]
+        for key in [key for key in self._texts if key[0] == request_id]:
+            del self._texts[key]
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is not finished or a step is in flight."""
+        return self._scheduler.busy or bool(self._in_flight or self._backlog)
+
+    @property
+    def stats(self) -> Stats:
+        """Counters since the start, to be read only."""
+        return self._scheduler.stats
+
+    def usage(self) -> Usage:
+        """How full the KV memory is."""
+        return self._cache.usage()
+
+    def reset_prefix_cache(self) -> int:
+        """Forget cached texts that no sequence uses; returns the number of blocks."""
+        return self._cache.clear()
+
+    def check(self) -> None:
+        """Recompute every count of the memory plane. Raises Corrupted."""
+        self._cache.check()
+
+    def step(self) -> list[Output]:
+        """Submit one step if there is work, and take in one result if it is time."""
+        news, self._backlog = self._backlog, []
+        batch = self._scheduler.plan(self._clock())
+        if batch is not None:
+            self._submit(batch)
+        if self._in_flight and (batch is None or len(self._in_flight) >= self._depth):
+            news += self._collect()
+        return news
+
+    def close(self) -> None:
+        """Stop the runner; requests that are not finished are lost."""
+        self._runner.close()
+
+    def _submit(self, batch: Batch) -> None:
+        try:
+            self._runner.submit(batch)
+        except BaseException:
+            # Interrupted from outside: the step does not exist. Its sequences go back to the
+            # queue, so that the engine can be used again, and the interrupt goes on its way.
+            while self._in_flight:
+                self._backlog += self._collect()
+            moves = tuple(move.id for move in batch.moves)
+            lost = StepResult(batch.step, failed=moves, error="the step was interrupted")
+            self._backlog += map(self._output, self._scheduler.apply(batch, lost))
+            raise
+        self._in_flight.append(batch)
+
+    def _collect(self) -> list[Output]:
+        result = self._runner.collect()
+        updates = self._scheduler.apply(self._in_flight.popleft(), result)
+        return [self._output(update) for update in updates]
+
+    def _output(self, update: Update) -> Output:
+        """Turn tokens into text; a stop string that appears ends the sequence."""
+        key = (update.request_id, update.index)
+        detokenizer = self._texts[key]
+        finish, stop_reason = update.finish, update.stop_token
+        # The token that says "stop" is in the ids but not in the text.
+        spoken = update.tokens[:-1] if finish is FinishReason.STOP else update.tokens
+        text = detokenizer.push(spoken)
+        if detokenizer.stopped is not None:
+            if finish is None:
+                self._scheduler.finish(update.request_id, update.index)
+            finish, stop_reason = FinishReason.STOP, detokenizer.stopped
+        elif finish is not None:
+            text += detokenizer.finish()
+        if finish is not None:
+            del self._texts[key]
+        return Output(
+            update.request_id,
+            update.index,
+            text,
+            update.tokens,
+            update.logprob,
+            update.cached_tokens,
+            finish,
+            stop_reason,
+            update.error,
+        )

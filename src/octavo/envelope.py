@@ -1,0 +1,43 @@
+"""The keys with which every `--json` document begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from octavo import __version__
+from octavo.config import EngineConfig
+from octavo.machine import this_machine
+
+
+def envelope(schema: str, config: EngineConfig, **settings: object) -> dict[str, Any]:
+    """Return schema, version, commit, machine and all settings that made the result."""
+    return {
+        "schema": schema,
+        "version": __version__,
+        "commit": source_commit(),
+        "machine": msgspec.to_builtins(this_machine()),
+        "config": dataclasses.asdict(config) | settings,
+    }
+
+
+def source_commit() -> str | None:
+    """Return the commit of the checkout that this code runs from, or None outside of one."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,89 @@
+"""What this machine is, as far as the standard library can tell."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import msgspec
+
+_CGROUP_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where a result was made."""
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    gpus: list[str]
+
+
+def this_machine() -> Machine:
+    """Describe the machine; GPUs are those that the NVIDIA driver lists."""
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return Machine(_cpu_name(), _cores(), _total_memory(), [_gpu_name(path) for path in gpus])
+
+
+def free_memory_bytes() -> int:
+    """Bytes that can be allocated now without swapping, a container's limit included."""
+    free = _meminfo("MemAvailable") or _total_memory() // 2
+    for limit_path, usage_path in _CGROUP_LIMITS:
+        limit, usage = _read_int(limit_path), _read_int(usage_path)
+        if limit is not None and usage is not None:
+            free = min(free, max(0, limit - usage))
+    return free
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _total_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30  # nothing to ask on this platform; small enough to be safe
+
+
+def _meminfo(field: str) -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _read_int(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _gpu_name(path: Path) -> str:
+    for line in path.read_text().splitlines():
+        if line.startswith("Model:"):
+            return line.partition(":")[2].strip()
+    return "unknown"

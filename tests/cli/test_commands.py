@@ -1,0 +1,194 @@
+"""The commands as a user meets them: output, exit status, errors of one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from octavo.cli import run
+
+MEMORY = ["--kv-cache-memory-bytes", str(1 << 20)]
+
+
+@pytest.fixture
+def tiny(tiny_gguf) -> list[str]:
+    return ["--model", str(tiny_gguf), *MEMORY]
+
+
+def test_an_answer_is_printed_and_nothing_else(tiny, capsys):
+    assert run(["generate", "Hello", "--max-tokens", "5", "--ignore-eos", *tiny]) == 0
+
+    assert capsys.readouterr().out.strip()
+
+
+def test_several_answers_say_whose_they_are(tiny, capsys):
+    arguments = ["--n", "2", "--temperature", "1", "--max-tokens", "3", *tiny]
+    assert run(["generate", "one", "two", *arguments]) == 0
+
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("──")] == [
+        "── one [0]",
+        "── one [1]",
+        "── two [0]",
+        "── two [1]",
+    ]
+
+
+def test_json_is_one_document_with_the_documented_keys(tiny, capsys):
+    assert run(["generate", "Hello", "--max-tokens", "4", "--json", *tiny]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert list(document)[:5] == ["schema", "version", "commit", "machine", "config"]
+    assert document["schema"] == "octavo.generate/1"
+    assert set(document["machine"]) == {"cpu", "cores", "memory_bytes", "gpus"}
+    assert set(document) >= {"model", "dtype", "backend", "results", "memory"}
+    assert set(document["results"][0]) == {
+        "request_id", "prompt", "prompt_token_ids", "num_cached_tokens",
+        "effective_max_tokens", "outputs", "ttft_s", "e2e_s",
+    }  # fmt: skip
+    assert set(document["results"][0]["outputs"][0]) == {
+        "index", "text", "token_ids", "finish_reason", "stop_reason",
+        "cumulative_logprob", "logprobs",
+    }  # fmt: skip
+    assert set(document["memory"]) == {
+        "block_size", "blocks_total", "blocks_used_peak", "logical_blocks_peak",
+        "blocks_shared_peak", "token_share_of_allocated", "waste_share",
+        "prefix_query_tokens", "prefix_hit_tokens", "copies", "preemptions",
+        "recomputed_tokens",
+    }  # fmt: skip
+    assert document["config"]["block_size"] == 16
+    assert document["config"]["sampling"]["temperature"] == 0.0
+
+
+def test_prompts_come_from_a_file_one_a_line(tiny, tmp_path, capsys):
+    path = tmp_path / "prompts.txt"
+    path.write_text("first\n\nsecond ü\n", encoding="utf-8")
+
+    assert run(["generate", "--file", str(path), "--max-tokens", "2", "--json", *tiny]) == 0
+
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [result["prompt"] for result in results] == ["first", "second ü"]
+
+
+def test_raw_continues_the_text_without_a_template(tiny, capsys):
+    assert run(["generate", "abc", "--raw", "--max-tokens", "2", "--json", *tiny]) == 0
+    raw = json.loads(capsys.readouterr().out)["results"][0]["prompt_token_ids"]
+    assert run(["generate", "abc", "--max-tokens", "2", "--json", *tiny]) == 0
+    chat = json.loads(capsys.readouterr().out)["results"][0]["prompt_token_ids"]
+
+    assert len(chat) > len(raw)
+
+
+BAD = [
+    ([""], "the prompt is empty"),
+    ([], "give prompts as arguments or with --file"),
+    (["x", "--n", "0"], "n must be at least 1, got 0"),
+    (["x", "--n", "2"], "n must be 1 when sampling is greedy"),
+    (["x", "--temperature", "-1"], "temperature must be 0 or more"),
+    (["x", "--top-p", "2"], "top_p must be above 0 and at most 1, got 2.0"),
+    (["x", "--max-tokens", "0"], "max_tokens must be at least 1"),
+    (["x", "--n", "many"], "Invalid value for '--n'"),
+    (["x", "--best-of", "2"], "--best-of"),
+    (["x", "--file", "no/such/file"], "no/such/file"),
+    (["x", "--reservation", "orca"], "reservation 'orca' is not one of"),
+    (["x", "--kv-cache-memory-bytes", "0"], "kv_cache_memory_bytes must be at least 1, got 0"),
+    (["x", "--model", "no/such/model"], "there is no model at no/such/model"),
+    (["x", "--max-model-len", "999999"], "the model's context is 512"),
+    (["a b c d e f g " * 100], "tokens and the context 512"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_one_line_and_exit_status_2(arguments, message, tiny, capsys):
+    given = ["generate", *tiny, *arguments]
+
+    assert run(given) == 2
+
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.out == ""
+
+
+def test_a_file_that_is_not_utf8_names_the_byte(tiny, tmp_path, capsys):
+    path = tmp_path / "latin1.txt"
+    path.write_bytes("früh".encode("latin-1"))
+
+    assert run(["generate", "--file", str(path), *tiny]) == 2
+    assert "is not UTF-8 at byte 2" in capsys.readouterr().err
+
+
+def test_a_broken_model_file_is_named(tmp_path, capsys):
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF\x03\x00\x00\x00")
+
+    assert run(["generate", "x", "--model", str(path)]) == 2
+    assert "broken.gguf" in capsys.readouterr().err
+
+
+def test_offline_without_the_model_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
+
+    assert run(["generate", "x", "--offline"]) == 2
+    assert "octavo pull smollm2-135m" in capsys.readouterr().err
+
+
+def test_the_hub_variable_means_offline_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    assert run(["generate", "x"]) == 2
+    assert "octavo pull smollm2-135m" in capsys.readouterr().err
+
+
+def test_pulling_an_unknown_model_lists_the_known_ones(capsys):
+    assert run(["pull", "gpt-5"]) == 2
+    assert "smollm2-135m" in capsys.readouterr().err
+
+
+def test_pull_alone_lists_the_known_models_with_their_licences(capsys):
+    assert run(["pull"]) == 0
+    assert "Apache-2.0" in capsys.readouterr().out
+
+
+def test_version_and_help_end_well(capsys):
+    assert run(["--version"]) == 0
+    assert run(["generate", "--help"]) == 0
+    assert "--temperature" in capsys.readouterr().out
+
+
+def test_there_is_a_flag_for_every_sampling_option(capsys):
+    from octavo import SamplingParams
+
+    run(["generate", "--help"])
+    text = capsys.readouterr().out
+
+    for name in SamplingParams.__struct_fields__:
+        flag = "--" + name.replace("_ids", "_id").replace("_", "-")
+        assert flag in text
+
+
+def test_ctrl_c_in_the_middle_ends_cleanly(tiny_gguf, tmp_path):
+    command = [sys.executable, "-m", "octavo", "generate", "x", "--model", str(tiny_gguf)]
+    command += [*MEMORY, "--n", "64", "--temperature", "1", "--max-tokens", "480", "--ignore-eos"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    time.sleep(3.0)
+    assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert err.strip() == "interrupted"
+    assert out == ""

@@ -1,0 +1,145 @@
+"""The whole engine against transformers, on the embedded model, in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo import SamplingParams
+from octavo.build import build_engine
+from octavo.config import EngineConfig
+from octavo.contract.batch import Batch
+from octavo.contract.request import Request
+
+pytestmark = pytest.mark.weights
+
+TOKENS = 128
+LOGITS_TOLERANCE = 1e-3
+GAP = 1e-3
+"""Below this gap between the oracle's two best logits, either token counts as right."""
+
+TOPICS = (
+    "the tides", "bread", "Moby Dick", "prime numbers", "bees", "the moon", "glass", "rain",
+    "a lighthouse", "clocks", "salt", "maps", "the violin", "ice", "honey", "ships", "tea",
+    "paper", "thunder", "bridges",
+)  # fmt: skip
+PREFACE = "Here is what a patient teacher of young children would say, in plain words, about "
+
+
+@pytest.fixture(scope="module")
+def oracle(smollm2_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        smollm2_path.parent, gguf_file=smollm2_path.name, dtype=torch.float32
+    )
+    return model.eval()
+
+
+def oracle_logits(model, ids: list[int]) -> np.ndarray:
+    """Logits after every token of a text: [tokens, vocabulary]."""
+    import torch
+
+    with torch.inference_mode():
+        return model(torch.tensor([ids])).logits[0].float().numpy()
+
+
+class Recorder:
+    """Keeps the logits of every sampled position, by sequence and position."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int], np.ndarray] = {}
+
+    def __call__(self, batch: Batch, logits) -> None:
+        sampling = [piece for piece in batch.slices if piece.samples]
+        for piece, row in zip(sampling, logits.float().cpu().numpy(), strict=True):
+            self.rows[piece.seq, piece.start + len(piece.tokens) - 1] = row.copy()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_twenty_prompts_in_one_hard_pressed_batch_equal_transformers(oracle, smollm2_path, depth):
+    recorder = Recorder()
+    config = EngineConfig(
+        model=str(smollm2_path),
+        max_num_batched_tokens=40,  # prompts are cut into chunks
+        kv_cache_memory_bytes=90 * 16 * 46_080,  # 1,440 tokens: about half of what is needed
+    )
+    built = build_engine(config, report=lambda _: None, on_logits=recorder, depth=depth)
+    tokens = TOKENS if depth == 1 else 32
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    prompts = [built.tokenizer.encode(PREFACE + topic) for topic in TOPICS]
+    for number, prompt in enumerate(prompts):
+        built.engine.add(
+            Request(
+                id=str(number),
+                prompt=tuple(prompt),
+                sampling=params,
+                seed=0,
+                namespace=built.namespace,
+                eos_token_ids=built.tokenizer.eos_token_ids,
+            )
+        )
+    answers: list[list[int]] = [[] for _ in prompts]
+    while built.engine.busy:
+        for news in built.engine.step():
+            answers[int(news.request_id)] += news.token_ids
+
+    stats = built.engine.stats
+    assert stats.prefix_hit_tokens > 0
+    if depth == 1:
+        assert stats.preemptions > 0
+    near_ties = 0
+    for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        assert len(answer) == tokens
+        near_ties += compare(oracle, recorder, number, prompt, answer)
+    print(f"steps with a gap below {GAP}: {near_ties}")  # noqa: T201
+    assert near_ties == 0
+
+
+def compare(oracle, recorder: Recorder, seq: int, prompt: list[int], answer: list[int]) -> int:
+    """Check one answer token by token; returns 1 if it had to end at a near tie."""
+    truth = oracle_logits(oracle, prompt + answer[:-1])
+    for index, token in enumerate(answer):
+        position = len(prompt) - 1 + index
+        row = truth[position]
+        second, best = np.partition(row, -2)[-2:]
+        if best - second < GAP:
+            return 1
+        assert token == int(row.argmax()), f"prompt {seq}, token {index}"
+        worst = np.abs(recorder.rows[seq, position] - row).max()
+        assert worst < LOGITS_TOLERANCE, f"prompt {seq}, token {index}: logits differ by {worst}"
+    return 0
+
+
+def test_ignoring_the_end_token_emits_it_and_goes_on(smollm2_path):
+    from octavo import LLM
+
+    with LLM(str(smollm2_path), max_model_len=512) as llm:
+        tokenizer = llm.get_tokenizer()
+        text = tokenizer.apply_chat_template([{"role": "user", "content": "Say hello."}])
+        prompt = {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+        (stopped,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=60))
+        (ignoring,) = llm.generate(
+            prompt, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+        )
+
+    ids = stopped.outputs[0].token_ids
+    assert stopped.outputs[0].finish_reason == "stop"
+    assert ids[-1] in tokenizer.eos_token_ids
+    assert ignoring.outputs[0].token_ids[: len(ids)] == ids
+    assert len(ignoring.outputs[0].token_ids) == 60
+
+
+def test_a_new_prefix_shared_by_requests_that_arrive_together_is_computed_once(smollm2_path):
+    from octavo import LLM
+
+    with LLM(str(smollm2_path), max_model_len=2048) as llm:
+        prefix = (llm.get_tokenizer().encode(PREFACE) * 100)[:1024]
+        prompts = [{"prompt_token_ids": [*prefix, 100 + i, 200 + i]} for i in range(32)]
+
+        results = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=2))
+
+        assert llm.built.engine.stats.computed_prompt_tokens == 1024 + 32 * 2
+    assert [result.num_cached_tokens for result in results] == [0] + [1024] * 31
