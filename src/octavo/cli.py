@@ -49,6 +49,8 @@ def run(arguments: list[str]) -> int:
         if show is None:
             raise
         return _say(f"octavo: error: {show()}", BAD_INPUT)
+    if status == INTERRUPTED:  # the option parser catches Ctrl-C inside a command
+        return _say("interrupted", INTERRUPTED)
     return status if isinstance(status, int) else 0
 
 

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.weights
 TOKENS = 128
 LOGITS_TOLERANCE = 1e-3
 GAP = 1e-3
-"""Below this gap between the oracle's two best logits, either token counts as right."""
+"""Below this gap between the oracle's two best logits either token is right; if it is not the
+oracle's, the texts part there."""
 
 TOPICS = (
     "the tides", "bread", "Moby Dick", "prime numbers", "bees", "the moon", "glass", "rain",
@@ -89,27 +90,33 @@ def test_twenty_prompts_in_one_hard_pressed_batch_equal_transformers(oracle, smo
     assert stats.prefix_hit_tokens > 0
     if depth == 1:
         assert stats.preemptions > 0
-    near_ties = 0
+    compared = near_ties = 0
     for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         assert len(answer) == tokens
-        near_ties += compare(oracle, recorder, number, prompt, answer)
-    print(f"steps with a gap below {GAP}: {near_ties}")  # noqa: T201
-    assert near_ties == 0
+        equal, ties = compare(oracle, recorder, number, prompt, answer)
+        compared += equal
+        near_ties += ties
+    print(f"{compared} tokens equal, {near_ties} of them at a gap below {GAP}")  # noqa: T201
+    assert compared >= 0.95 * tokens * len(prompts)
 
 
-def compare(oracle, recorder: Recorder, seq: int, prompt: list[int], answer: list[int]) -> int:
-    """Check one answer token by token; returns 1 if it had to end at a near tie."""
-    truth = oracle_logits(oracle, prompt + answer[:-1])
-    for index, token in enumerate(answer):
-        position = len(prompt) - 1 + index
-        row = truth[position]
+def compare(
+    oracle, recorder: Recorder, seq: int, prompt: list[int], answer: list[int]
+) -> tuple[int, int]:
+    """Check one answer token by token; returns (equal tokens, near ties among them)."""
+    truth = oracle_logits(oracle, prompt + answer[:-1])[len(prompt) - 1 :]
+    near_ties = 0
+    for index, (token, row) in enumerate(zip(answer, truth, strict=True)):
         second, best = np.partition(row, -2)[-2:]
-        if best - second < GAP:
-            return 1
-        assert token == int(row.argmax()), f"prompt {seq}, token {index}"
-        worst = np.abs(recorder.rows[seq, position] - row).max()
+        near_tie = best - second < GAP
+        ours = recorder.rows[seq, len(prompt) - 1 + index]
+        worst = np.abs(ours - row).max()
         assert worst < LOGITS_TOLERANCE, f"prompt {seq}, token {index}: logits differ by {worst}"
-    return 0
+        if near_tie and token != int(row.argmax()):
+            return index, near_ties
+        assert token == int(row.argmax()), f"prompt {seq}, token {index}"
+        near_ties += int(near_tie)
+    return len(answer), near_ties
 
 
 def test_ignoring_the_end_token_emits_it_and_goes_on(smollm2_path):

@@ -48,7 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def make_driver(self, blocks: int, **options: object) -> Driver:
         driver = Driver.paged(blocks, self.sizes, order=self.order, fate=self.fate, **options)
-        driver.runner._vocab_size = VOCAB
+        driver.runner.vocab_size = VOCAB
         return driver
 
     def fate(self, batch: Batch) -> str | None:

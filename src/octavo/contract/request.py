@@ -126,7 +126,8 @@ class Sequence:
         self.preemptions = 0
         self.failures = 0
         self.spared_until = 0
-        """A victim of preemption is spared until its text has this length."""
+        """A victim of preemption, admitted again, has room for a text of this length and is no
+        victim before its text is that long."""
         self.revoked_step: StepId = 0
         """Tokens sampled by steps up to this one do not count."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from octavo.contract.batch import Copy, Move
-from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
+from octavo.contract.ids import BlockId, BlockKey, MoveId, SeqId, StepId
 from octavo.contract.request import Sequence
 from octavo.contract.usage import Usage
 from octavo.errors import Corrupted
@@ -64,11 +64,16 @@ class KVCacheManager:
     def lookup(self, seq: Sequence) -> Hit:
         """Find the longest known prefix of a sequence that has no blocks. Changes no block."""
         hit = self._prefixes.find(seq, seq.length - 1)
-        return hit._replace(arriving=self._next_arrives(seq, hit.tokens))
+        if not self._transfers.open:
+            return hit
+        late = self._first_load(hit, self._transfers.late)
+        if late is not None:
+            hit = self._prefixes.find(seq, late)
+        return hit._replace(arriving=self._first_load(hit, self._transfers.awaited) is not None)
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
-        """Blocks that must come back before the whole text and one more token fit; 0: it fits."""
-        need = self._blocks_for(seq.length + 1)
+        """Blocks that must come back before what is promised at admission fits; 0: it fits."""
+        need = self._promise(seq)
         for run in hit.runs:
             for tier, block in run:
                 if tier == 0 and block.refs:
@@ -80,8 +85,8 @@ class KVCacheManager:
     def admit(self, seq: Sequence, hit: Hit, upto: int, step: StepId) -> bool:
         """Give a sequence its known prefix and blocks for its text up to `upto`.
 
-        Only if its whole known text and one more token fit beside what is promised to others;
-        False: nothing changed. If part of the prefix has to come from a slower tier
+        Only if its whole known text and one more token, or what it is spared for, fit beside
+        what is promised to others; False: nothing changed. If part of the prefix has to come from a slower tier
         (`loading`), `upto` must be the end of the prefix.
         """
         if self.shortage(seq, hit):
@@ -90,7 +95,7 @@ class KVCacheManager:
         for run in hit.runs:
             self._pool.share(block.id for tier, block in run if tier == 0)
         known = sum(tier == 0 for run in hit.runs for tier, _ in run)
-        table.owed = self._blocks_for(seq.length + 1) - known
+        table.owed = self._promise(seq) - known
         self._owed += table.owed
         self._tables[seq.id] = table
         self._adopt_runs(seq, table, hit)
@@ -276,13 +281,19 @@ class KVCacheManager:
     def _blocks_for(self, tokens: int) -> int:
         return sum(-(-tokens // size) for size in self._sizes)
 
-    def _next_arrives(self, seq: Sequence, position: int) -> bool:
-        for group, size in enumerate(self._sizes):
-            if position + size < seq.length:
-                text = self._prefixes.text(seq, group, position // size)
-                if self._transfers.arriving(group, text.key):
-                    return True
-        return False
+    def _promise(self, seq: Sequence) -> int:
+        """Blocks, shared ones included, that an admitted sequence can count on."""
+        return self._blocks_for(max(seq.length + 1, min(seq.spared_until, seq.limit)))
+
+    def _first_load(self, hit: Hit, concerns: Callable[[int, BlockKey], bool]) -> int | None:
+        """Position of the first block in a slower tier whose text `concerns` says yes to."""
+        positions = [
+            index * size
+            for group, (run, size) in enumerate(zip(hit.runs, self._sizes, strict=True))
+            for index, (tier, block) in enumerate(run)
+            if tier and block.key is not None and concerns(group, block.key)
+        ]
+        return min(positions, default=None)
 
     def _adopt_runs(self, seq: Sequence, table: Table, hit: Hit) -> None:
         """Fill a new table with the known prefix; blocks of slower tiers get loads."""
@@ -312,7 +323,8 @@ class KVCacheManager:
             for ids, size in zip(table.ids, self._sizes, strict=True)
         ]
         copies = self._shared_tails(table, start) if table.forked else []
-        if sum(missing) + len(copies) > pool.available:
+        promised_to_others = self._owed - table.owed
+        if sum(missing) + len(copies) > pool.available - promised_to_others:
             return False
         for group, index in copies:
             old = table.ids[group][index]

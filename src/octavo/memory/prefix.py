@@ -19,7 +19,7 @@ class Hit(NamedTuple):
     runs: tuple[list[tuple[int, Block]], ...]
     """Per KV group, the (tier, block) of each block that was found, in order."""
     arriving: bool = False
-    """The next block is being loaded for another sequence: worth waiting for."""
+    """Part of it is being loaded for another sequence: worth waiting for."""
 
 
 class PrefixFinder:

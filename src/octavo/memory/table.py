@@ -21,7 +21,7 @@ class Table:
         self.sealed = 0
         """Leading tokens whose full blocks have been published or found published."""
         self.owed = 0
-        """Blocks promised at admission for known tokens and not taken yet."""
+        """Blocks promised at admission and not taken yet."""
         self.forked = False
         """The partial last block may have another holder: look before writing."""
         self.last_step: StepId = 0

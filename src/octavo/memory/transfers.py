@@ -33,6 +33,13 @@ class _Transfer:
     target: tuple[int, Block]
     seq: SeqId | None
     """Who waits for it; None: a copy to a slower tier."""
+    late: bool = False
+    """Nobody waits for it any more, since it took too long."""
+
+    @property
+    def label(self) -> tuple[int, BlockKey]:
+        """Group and key of its text."""
+        return self.source[1].group, self.text.key
 
 
 class Transfers:
@@ -47,7 +54,10 @@ class Transfers:
         self._fresh: list[Move] = []
         self._last_id: MoveId = 0
         self._loads: dict[SeqId, Load] = {}
-        self._arriving: Counter[tuple[int, BlockKey]] = Counter()
+        self._awaited: Counter[tuple[int, BlockKey]] = Counter()
+        """Loads in flight, by group and text, that a sequence waits for."""
+        self._late: Counter[tuple[int, BlockKey]] = Counter()
+        """Those that a sequence has given up waiting for."""
 
     def store(self, block: Block, tier: int) -> None:
         """Start copying a committed device block to a tier that has room and lacks its text."""
@@ -72,7 +82,7 @@ class Transfers:
         device.share([target_id])
         text = Text(source.key, source.parent, source.tokens, source.depth)
         move = self._start(text, (tier, source), (0, target), seq)
-        self._arriving[source.group, source.key] += 1
+        self._awaited[source.group, source.key] += 1
         self._loads[seq].outstanding[move.id] = position
 
     def expect(self, seq: SeqId, tokens: int) -> None:
@@ -83,9 +93,13 @@ class Transfers:
         """True if the sequence waits for loads."""
         return seq in self._loads
 
-    def arriving(self, group: int, key: BlockKey) -> bool:
-        """True if a load in flight brings this text to the device."""
-        return self._arriving[group, key] > 0
+    def awaited(self, group: int, key: BlockKey) -> bool:
+        """True if a sequence waits for a load in flight that brings this text to the device."""
+        return self._awaited[group, key] > 0
+
+    def late(self, group: int, key: BlockKey) -> bool:
+        """True if a load in flight of this text has been given up: another would be no faster."""
+        return self._late[group, key] > 0
 
     def settle(self, moved: Iterable[MoveId], failed: Iterable[MoveId]) -> dict[SeqId, int]:
         """Close moves; return the sequences that wait no longer, with their tokens in memory."""
@@ -94,8 +108,7 @@ class Transfers:
             for move_id in ids:
                 transfer = self._open.pop(move_id)
                 self._close(transfer, done=done)
-                if transfer.seq is not None:
-                    self._account(transfer.seq, move_id, done=done, ready=ready)
+                self._account(transfer, done=done, ready=ready)
         return ready
 
     def give_up(self, seq: SeqId) -> int:
@@ -104,11 +117,17 @@ class Transfers:
         The moves go on and keep their references until they are reported.
         """
         load = self._loads.pop(seq)
+        for move_id in load.outstanding:
+            self._awaited[self._open[move_id].label] -= 1
+            self._open[move_id].late = True
+            self._late[self._open[move_id].label] += 1
         return min([load.good, *load.outstanding.values()])
 
     def forget(self, seq: SeqId) -> None:
         """The sequence is released: nobody waits for its loads."""
-        self._loads.pop(seq, None)
+        load = self._loads.pop(seq, None)
+        for move_id in load.outstanding if load else ():
+            self._awaited[self._open[move_id].label] -= 1
 
     def take(self) -> tuple[Move, ...]:
         """Return the moves to start with the next batch."""
@@ -145,17 +164,19 @@ class Transfers:
     def _close(self, transfer: _Transfer, *, done: bool) -> None:
         source_tier, source = transfer.source
         target_tier, target = transfer.target
-        if transfer.seq is not None:
-            self._arriving[target.group, transfer.text.key] -= 1
+        if transfer.late:
+            self._late[transfer.label] -= 1
         if done:
             self._tiers[target_tier].publish(target, transfer.text)
         self._tiers[source_tier].pool.drop([source.id])
         self._tiers[target_tier].pool.drop([target.id])
 
-    def _account(self, seq: SeqId, move_id: MoveId, *, done: bool, ready: dict[SeqId, int]) -> None:
-        load = self._loads.get(seq)
-        if load is None or move_id not in load.outstanding:
+    def _account(self, transfer: _Transfer, *, done: bool, ready: dict[SeqId, int]) -> None:
+        seq, move_id = transfer.seq, transfer.move.id
+        load = None if seq is None else self._loads.get(seq)
+        if seq is None or load is None or move_id not in load.outstanding:
             return
+        self._awaited[transfer.label] -= 1
         position = load.outstanding.pop(move_id)
         if not done:
             load.good = min(load.good, position)

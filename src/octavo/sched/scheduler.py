@@ -112,8 +112,6 @@ class Scheduler:
         draft = _Draft(self._step + 1, self._limits.max_num_batched_tokens)
         self._expire_loads(now_s)
         self._serve_running(draft, now_s)
-        while draft.stalled and not draft.slices and self._break_standstill(draft):
-            self._serve_running(draft, now_s)
         if not (draft.stalled or draft.preempted):
             self._admit_waiting(draft, now_s)
         return self._batch(draft)
@@ -168,14 +166,6 @@ class Scheduler:
             if victim is None:
                 return False
             self._preempt(victim, draft)
-        return True
-
-    def _break_standstill(self, draft: _Draft) -> bool:
-        """Preempt the worst sequence, spared or not, if no event can bring blocks back."""
-        if self._in_flight or self._cache.open_moves or len(self._running) < 2:
-            return False
-        self._preempt(self._running[-1], draft)
-        draft.stalled = False
         return True
 
     def _worse_than(self, seq: Sequence) -> list[Sequence]:
@@ -250,8 +240,6 @@ class Scheduler:
         if not self._cache.admit(seq, hit, upto, draft.step):
             return False
         self._waiting.remove(seq)
-        if seq.preemptions:
-            seq.spared_until = seq.length + self._limits.storm_guard_tokens
         if loads:
             seq.phase = Phase.LOADING
             seq.load_deadline_s = now_s + self._limits.load_timeout_s
@@ -392,6 +380,7 @@ class Scheduler:
     def _preempt(self, seq: Sequence, draft: _Draft) -> None:
         """Take a running sequence's blocks; it resumes as a prefix hit. Its text is kept."""
         seq.lost_tokens = seq.scheduled
+        seq.spared_until = seq.length + seq.sampling + self._limits.storm_guard_tokens
         seq.preemptions += 1
         self.stats.preemptions += 1
         draft.preempted = True

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 from octavo.contract.batch import Batch
 from octavo.contract.ids import SeqId
 from octavo.contract.namespace import Namespace
-from octavo.contract.request import FinishReason, Request, Update
+from octavo.contract.request import FinishReason, Request, Update, choice_seed
 from octavo.contract.sampling import SamplingParams
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.manager import KVCacheManager
@@ -24,7 +24,7 @@ from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS
 from octavo.sched.scheduler import Scheduler
-from octavo.testing.fake_runner import FakeRunner, Fate
+from octavo.testing.fake_runner import FakeRunner, Fate, expected_output
 
 EOS = 0
 """The end token of fake requests that do not ignore it."""
@@ -101,6 +101,7 @@ class Driver:
         self.scheduler = Scheduler(cache, ORDERS[order](), limits)
         self.runner = runner or FakeRunner(block_sizes, text=self.text)
         self.depth = depth
+        self.requests: dict[str, Request] = {}
         self.answers: dict[tuple[str, int], Answer] = {}
         self.batches: list[Batch] = []
         self.now_s = 0.0
@@ -121,10 +122,13 @@ class Driver:
         random: Random | None = None,
         move_failure: float = 0.0,
         vocab_size: int = 50,
+        max_model_len: int = 10_000,
+        storm_guard_tokens: int = 16,
     ) -> Driver:
         """Build the paged engine with a pool of `num_blocks`."""
         cache = make_cache(num_blocks, block_sizes, host_blocks=host_blocks)
-        limits = Limits(max_num_seqs, budget, 10_000, capacity(num_blocks, block_sizes))
+        pool_tokens = capacity(num_blocks, block_sizes)
+        limits = Limits(max_num_seqs, budget, max_model_len, pool_tokens, storm_guard_tokens)
         driver = cls(cache, block_sizes, limits=limits, order=order, depth=depth)
         driver.runner = FakeRunner(
             block_sizes,
@@ -139,8 +143,14 @@ class Driver:
     def add(self, request: Request) -> None:
         """Queue a request."""
         self.scheduler.add(request)
+        self.requests[request.id] = request
         for index in range(request.sampling.n):
             self.answers[request.id, index] = Answer()
+
+    def add_all(self, requests: Iterable[Request]) -> None:
+        """Queue requests in order."""
+        for request in requests:
+            self.add(request)
 
     def step(self) -> list[Update]:
         """Plan and submit, then collect and apply if as many steps are in flight as may be."""
@@ -161,6 +171,21 @@ class Driver:
                 return
             self.step()
         raise AssertionError(f"not finished after {max_steps} steps")
+
+    def check_answers(self) -> None:
+        """Assert that every text so far is what the fake model writes, and ends where it must."""
+        for (request_id, index), answer in self.answers.items():
+            request = self.requests[request_id]
+            seed = choice_seed(request.seed, index)
+            vocab, count = self.runner.vocab_size, len(answer.tokens)
+            truth = expected_output(list(request.prompt), seed, count, vocab)
+            assert answer.tokens == truth, f"{request_id}/{index}: {answer.tokens}, not {truth}"
+            if request.eos_token_ids:
+                assert EOS not in answer.tokens[:-1], f"{request_id}/{index}: text after the end"
+            if answer.finish is FinishReason.STOP:
+                assert answer.tokens[-1] == EOS, f"{request_id}/{index} stopped without reason"
+            most = request.sampling.max_tokens
+            assert most is None or count <= most, f"{request_id}/{index}: {count} tokens of {most}"
 
     def _collect(self) -> list[Update]:
         updates = self.scheduler.apply(self._open.popleft(), self.runner.collect())

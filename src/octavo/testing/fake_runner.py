@@ -68,7 +68,7 @@ class FakeRunner:
         move_failure: float = 0.0,
     ) -> None:
         self._sizes = block_sizes
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._text = text
         self._fate = fate
         self._random = random or Random(0)
@@ -117,7 +117,7 @@ class FakeRunner:
         for piece in batch.slices:
             self._read(piece, texts[piece.seq])
             for sample in piece.samples:
-                token = next_token(texts[piece.seq], sample.seed, self._vocab_size)
+                token = next_token(texts[piece.seq], sample.seed, self.vocab_size)
                 if texts[piece.seq] == _POISON[2]:
                     token = _POISON[0]
                 sampled[sample.seq] = Sampled(token, -1.0)
