@@ -1,6 +1,6 @@
 """Paging changes nothing, bit for bit: contiguous memory and any placement give equal logits.
 
-A backend joins by one row of `BACKENDS`.
+Every backend of the table in `octavo.build` takes part.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.build import attention_backends
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.decoder import load_decoder
 from octavo.testing.contiguous import ContiguousAttention
 from octavo.testing.tiny import hand_for, reference_backend, tiny_decoder, tiny_spec
 
-BACKENDS = {"reference": reference_backend}
+BACKENDS = attention_backends()
 BLOCKS = 48
 
 

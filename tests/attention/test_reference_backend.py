@@ -8,40 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.attention.backend import GroupInputs, StepInputs
 from octavo.attention.reference import ReferenceAttention
 from octavo.contract.layout import KVGroup, KVLayout
 from octavo.kernels.reference import attend
 from octavo.pages.arena import Arena
+from octavo.testing.attention import step_inputs
 
 SHAPES = [(4, 4, 8), (9, 3, 64), (8, 1, 16), (6, 2, 12), (7, 1, 8)]
-
-
-def step(starts, lengths, tables, block_sizes):
-    """Make the inputs of a step: tables[group][slice] is a list of blocks."""
-    positions = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
-    owner = np.repeat(np.arange(len(starts)), lengths)
-    groups = []
-    for per_slice, size in zip(tables, block_sizes, strict=True):
-        flat = np.concatenate([np.array(table) for table in per_slice])
-        counts = np.array([len(table) for table in per_slice])
-        begins = np.cumsum(counts) - counts
-        groups.append(
-            GroupInputs(
-                tables=torch.from_numpy(flat),
-                table_starts=torch.from_numpy(begins),
-                blocks=torch.from_numpy(flat[begins[owner] + positions // size]),
-                offsets=torch.from_numpy(positions % size),
-            )
-        )
-    return StepInputs(
-        starts=tuple(starts),
-        lengths=tuple(lengths),
-        tokens=torch.zeros(len(positions), dtype=torch.int64),
-        positions=torch.from_numpy(positions),
-        groups=tuple(groups),
-        sample_rows=torch.zeros(0, dtype=torch.int64),
-    )
 
 
 def one_group(heads, kv_heads, head_dim, block_size, *, blocks=400, dtype="float32"):
@@ -71,7 +44,7 @@ def run_steps(backend, whole, cuts, block_size, *, layer=1, seed=0):
     for cut in cuts:
         chosen = [i for i, n in enumerate(cut) if n]
         starts, lengths = [done[i] for i in chosen], [cut[i] for i in chosen]
-        backend.plan(step(starts, lengths, [[tables[i] for i in chosen]], [block_size]))
+        backend.plan(step_inputs(starts, lengths, [[tables[i] for i in chosen]], [block_size]))
         parts = [
             torch.cat([whole[i][part][done[i] : done[i] + cut[i]] for i in chosen])
             for part in range(3)
@@ -131,28 +104,12 @@ def test_slices_that_share_blocks_read_the_same_memory():
     shape = (4, 2, 16)
     backend = one_group(*shape, 4)
     ((q, k, v),) = texts((9,), *shape)
-    backend.plan(step([0, 8], [8, 1], [[[5, 9], [5, 9, 2]]], [4]))
+    backend.plan(step_inputs([0, 8], [8, 1], [[[5, 9], [5, 9, 2]]], [4]))
     backend.write(0, k, v)
 
     got = backend.run(0, q)
 
     assert torch.equal(got, attend(q, k, v, start=0))
-
-
-def test_layers_of_each_group_use_the_table_of_their_group():
-    near = KVGroup(name="near", layers=(0, 2), kv_heads=2, head_dim=8, block_size=4)
-    far = KVGroup(name="far", layers=(1,), kv_heads=2, head_dim=8, block_size=8)
-    arena = Arena(KVLayout(groups=(near, far), dtype="float32"), 20)
-    backend = ReferenceAttention(arena, num_heads=4)
-    drawn = texts((11,) * 3, 4, 2, 8)
-    backend.plan(step([0], [11], [[[3, 0, 7]], [[9, 4]]], [4, 8]))
-
-    for layer, (_, k, v) in enumerate(drawn):
-        backend.write(layer, k, v)
-    got = [backend.run(layer, q) for layer, (q, _, _) in enumerate(drawn)]
-
-    for rows, (q, k, v) in zip(got, drawn, strict=True):
-        assert torch.equal(rows, attend(q, k, v, start=0))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -1,0 +1,235 @@
+"""What every attention backend promises, as a suite that out-of-tree backends can run too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.attention.backend import AttentionBackend, GroupInputs, StepInputs
+from octavo.contract.ids import BlockId
+from octavo.contract.layout import KVGroup, KVLayout
+from octavo.contract.model import ModelSpec
+from octavo.pages.arena import Arena
+from octavo.testing.tiny import tiny_spec
+
+MakeBackend: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
+Text: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values of a whole text: [tokens, heads, head_dim] each."""
+
+TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
+"""Largest difference to exact attention over the same stored numbers, all drawn from N(0, 1)."""
+
+BLOCKS = 96
+
+
+def step_inputs(
+    starts: Iterable[int],
+    lengths: Iterable[int],
+    tables: list[list[list[BlockId]]],
+    block_sizes: Iterable[int],
+    device: str | torch.device = "cpu",
+) -> StepInputs:
+    """Make the inputs of a step without a batch. tables[group][slice] is a list of blocks."""
+    starts, lengths = list(starts), list(lengths)
+    positions = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
+    owner = np.repeat(np.arange(len(starts)), lengths)
+
+    def put(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(device)
+
+    groups: list[GroupInputs] = []
+    for per_slice, size in zip(tables, block_sizes, strict=True):
+        flat = np.concatenate([np.array(table) for table in per_slice])
+        counts = np.array([len(table) for table in per_slice])
+        begins = np.cumsum(counts) - counts
+        groups.append(
+            GroupInputs(
+                tables=put(flat),
+                table_starts=put(begins),
+                blocks=put(flat[begins[owner] + positions // size]),
+                offsets=put(positions % size),
+            )
+        )
+    return StepInputs(
+        starts=tuple(starts),
+        lengths=tuple(lengths),
+        tokens=put(np.zeros(len(positions))),
+        positions=put(positions),
+        groups=tuple(groups),
+        sample_rows=put(np.zeros(0)),
+    )
+
+
+def exact_attention(text: Text) -> Tensor:
+    """Causal grouped-head attention of a whole text in float64: the oracle."""
+    q, k, v = (part.double() for part in text)
+    tokens, heads, width = q.shape
+    k, v = (part.repeat_interleave(heads // part.shape[1], dim=1) for part in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) / width**0.5
+    future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    return torch.einsum("hqk,khd->qhd", weights, v)
+
+
+def check_attention_backend(
+    make: MakeBackend, *, device: str = "cpu", dtypes: Iterable[str] = ("float32", "bfloat16")
+) -> None:
+    """Assert what `AttentionBackend` promises, over head shapes, block sizes and dtypes.
+
+    Exact within a stated tolerance; bit-equal whatever the placement of blocks; slots that were
+    never written are not read; slices of a step see each other's writes; groups use their own
+    tables; and if the backend says so, bits that do not depend on the batch.
+    """
+    for dtype in dtypes:
+        for heads, kv_heads, width in ((4, 4, 8), (9, 3, 64), (8, 1, 16)):
+            for block_size in (1, 4, 16):
+                case = _Case(make, (heads, kv_heads, width), block_size, dtype, device)
+                case.check()
+    _check_groups(make, device)
+
+
+class _Case:
+    """One shape of heads, one block size, one dtype."""
+
+    lengths = (70, 1, 33)
+    cuts = ((50, 1, 0), (19, 0, 32), (1, 0, 1))
+
+    def __init__(
+        self,
+        make: MakeBackend,
+        shape: tuple[int, int, int],
+        block_size: int,
+        dtype: str,
+        device: str,
+    ) -> None:
+        self.make = make
+        self.shape = shape
+        self.block_size = block_size
+        self.dtype = dtype
+        self.device = device
+        self.name = f"heads {shape}, block size {block_size}, {dtype}"
+
+    def check(self) -> None:
+        texts = self._draw()
+        blocks = sum(-(-n // self.block_size) for n in self.lengths)
+        pool = blocks + 8
+        in_order = self._run(texts, list(range(pool)), pool)
+        shuffled = np.random.default_rng(1).permutation(pool).tolist()
+        elsewhere = self._run(texts, shuffled, pool)
+        for number, (rows, text) in enumerate(zip(in_order, texts, strict=True)):
+            where = f"{self.name}, text {number}"
+            assert torch.isfinite(rows).all(), f"{where}: a slot that was never written was read"
+            error = (rows.double().cpu() - exact_attention(text)).abs().max().item()
+            assert error <= TOLERANCE[self.dtype], f"{where}: differs by {error} from exact"
+            assert torch.equal(rows, elsewhere[number]), f"{where}: placement changes the result"
+        self._check_company(texts, in_order, pool)
+        self._check_shared_blocks(texts[0], in_order[0], pool)
+
+    def _draw(self) -> list[Text]:
+        heads, kv_heads, width = self.shape
+        source = torch.Generator().manual_seed(0)
+        kind = getattr(torch, self.dtype)
+
+        def part(tokens: int, count: int) -> Tensor:
+            return torch.randn(tokens, count, width, generator=source).to(kind)
+
+        return [(part(n, heads), part(n, kv_heads), part(n, kv_heads)) for n in self.lengths]
+
+    def _backend(self, pool: int) -> AttentionBackend:
+        heads, kv_heads, width = self.shape
+        group = KVGroup(
+            name="full",
+            layers=(0, 1),
+            kv_heads=kv_heads,
+            head_dim=width,
+            block_size=self.block_size,
+        )
+        arena = Arena(KVLayout(groups=(group,), dtype=self.dtype), pool, device=self.device)
+        arena.blocks(0).fill_(float("nan"))
+        spec = tiny_spec(num_heads=heads, num_kv_heads=kv_heads, head_dim=width)
+        return self.make(arena, spec)
+
+    def _run(
+        self,
+        texts: list[Text],
+        order: list[BlockId],
+        pool: int,
+        cuts: Iterable[tuple[int, ...]] | None = None,
+    ) -> list[Tensor]:
+        """Feed texts step by step, all together; cuts[step][text] is how many tokens it gets."""
+        backend = self._backend(pool)
+        free = iter(order)
+        size = self.block_size
+        tables = [[next(free) for _ in range(-(-len(q) // size))] for q, _, _ in texts]
+        outputs: list[list[Tensor]] = [[] for _ in texts]
+        done = [0] * len(texts)
+        for cut in self.cuts if cuts is None else cuts:
+            chosen = [i for i, count in enumerate(cut) if count]
+            starts, lengths = [done[i] for i in chosen], [cut[i] for i in chosen]
+            backend.plan(
+                step_inputs(starts, lengths, [[tables[i] for i in chosen]], [size], self.device)
+            )
+            q, k, v = (
+                torch.cat([texts[i][part][done[i] : done[i] + cut[i]] for i in chosen])
+                for part in range(3)
+            )
+            backend.write(1, k.to(self.device), v.to(self.device))
+            rows = backend.run(1, q.to(self.device))
+            for i, piece in zip(chosen, rows.split(lengths), strict=True):
+                outputs[i].append(piece)
+                done[i] += len(piece)
+        return [torch.cat(rows) for rows in outputs]
+
+    def _check_company(self, texts: list[Text], together: list[Tensor], pool: int) -> None:
+        if not self._backend(pool).batch_invariant:
+            return
+        for number, text in enumerate(texts):
+            (alone,) = self._run([text], list(range(pool)), pool, [(len(text[0]),)])
+            assert torch.equal(alone, together[number]), (
+                f"{self.name}, text {number}: batch_invariant, but company or cuts change bits"
+            )
+
+    def _check_shared_blocks(self, text: Text, truth: Tensor, pool: int) -> None:
+        """A slice reads what another slice of the same step writes into shared blocks."""
+        backend, size = self._backend(pool), self.block_size
+        cut = 16
+        shared = list(range(cut // size))
+        own = list(range(cut // size, -(-(cut + 1) // size)))
+        backend.plan(step_inputs([0, cut], [cut, 1], [[shared, shared + own]], [size], self.device))
+        q, k, v = (part[: cut + 1].to(self.device) for part in text)
+        backend.write(0, k, v)
+        rows = backend.run(0, q)
+        error = (rows - truth[: cut + 1]).abs().max().item()
+        assert error <= TOLERANCE[self.dtype], (
+            f"{self.name}: a slice does not see what its neighbour writes in the same step"
+        )
+
+
+def _check_groups(make: MakeBackend, device: str) -> None:
+    """Layers of each KV group go through the table of their group."""
+    near = KVGroup(name="near", layers=(0, 2), kv_heads=2, head_dim=8, block_size=4)
+    far = KVGroup(name="far", layers=(1,), kv_heads=2, head_dim=8, block_size=8)
+    arena = Arena(KVLayout(groups=(near, far), dtype="float32"), 20, device=device)
+    for group in (0, 1):
+        arena.blocks(group).fill_(float("nan"))
+    backend = make(arena, tiny_spec(num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8))
+    source = torch.Generator().manual_seed(0)
+    texts: list[Text] = [
+        (
+            torch.randn(11, 4, 8, generator=source),
+            torch.randn(11, 2, 8, generator=source),
+            torch.randn(11, 2, 8, generator=source),
+        )
+        for _ in range(3)
+    ]
+    backend.plan(step_inputs([0], [11], [[[3, 0, 7]], [[9, 4]]], [4, 8], device))
+    for layer, (_, k, v) in enumerate(texts):
+        backend.write(layer, k.to(device), v.to(device))
+    for layer, text in enumerate(texts):
+        rows = backend.run(layer, text[0].to(device))
+        error = (rows.double().cpu() - exact_attention(text)).abs().max().item()
+        assert error <= TOLERANCE["float32"], f"layer {layer} does not use its group's table"
