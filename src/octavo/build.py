@@ -149,10 +149,14 @@ def build_engine(
 
 def pool_blocks(config: EngineConfig, layout: KVLayout, longest: int) -> int:
     """Blocks of the KV pool. Raises ConfigError if not even one token and its answer fit."""
-    wanted = config.kv_cache_memory_bytes
+    wanted, free = config.kv_cache_memory_bytes, free_memory_bytes()
     if wanted is None:
         ceiling = config.max_num_seqs * layout.blocks_for(longest) * layout.block_bytes
-        wanted = min(free_memory_bytes() // _FREE_SHARE, ceiling)
+        wanted = min(free // _FREE_SHARE, ceiling)
+    if wanted > free:
+        raise ConfigError(
+            f"kv_cache_memory_bytes is {wanted}, but only {free} bytes of memory are free: lower it"
+        )
     count = wanted // layout.block_bytes
     least = layout.blocks_for(2)
     if count < least:

@@ -89,10 +89,37 @@ class LLM:
         self,
         model: str | None = None,
         *,
+        dtype: str = "auto",
+        seed: int = 0,
+        block_size: int = 16,
+        kv_cache_memory_bytes: int | None = None,
+        max_num_seqs: int = 128,
+        max_num_batched_tokens: int = 2048,
+        max_model_len: int | None = None,
+        reservation: str = "on_demand",
+        scheduling_policy: str = "fcfs",
+        deterministic: bool = False,
+        offline: bool = False,
         report: Callable[[str], None] | None = None,
-        **settings: object,
     ) -> None:
-        self.config = EngineConfig(model=model, **settings)  # pyright: ignore[reportArgumentType]
+        """Build the engine. What each setting means stands beside it in `EngineConfig`.
+
+        report: told in words what takes long; None: to stderr.
+        """
+        self.config = EngineConfig(
+            model=model,
+            dtype=dtype,
+            seed=seed,
+            block_size=block_size,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            reservation=reservation,
+            scheduling_policy=scheduling_policy,
+            deterministic=deterministic,
+            offline=offline,
+        )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
         self._engine: Engine = self._built.engine
         self._requests = 0

@@ -87,6 +87,7 @@ def test_unknown_options_are_errors(tiny_gguf):
     ("settings", "message"),
     [
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes must be at least 1, got 0"),
+        ({"kv_cache_memory_bytes": 1 << 50}, "kv_cache_memory_bytes is 1125899906842624, but only"),
         ({"kv_cache_memory_bytes": 100}, "holds 0 blocks of 8192 bytes"),
         ({"block_size": 0}, "block_size must be at least 1"),
         ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),

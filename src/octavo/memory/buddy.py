@@ -64,6 +64,13 @@ class BuddyAllocator:
             order += 1
         insort(self._free[order], start)
 
+    def copy(self) -> BuddyAllocator:
+        """Return an allocator in the same state, to try something out."""
+        twin = BuddyAllocator(self.size)
+        twin._free = [runs.copy() for runs in self._free]
+        twin._taken = self._taken.copy()
+        return twin
+
     def check(self) -> None:
         """Every block lies in exactly one run. Raises Corrupted."""
         runs = sorted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, BlockKey, MoveId, SeqId, StepId
@@ -86,8 +86,8 @@ class KVCacheManager:
         """Give a sequence its known prefix and blocks for its text up to `upto`.
 
         Only if its whole known text and one more token, or what it is spared for, fit beside
-        what is promised to others; False: nothing changed. If part of the prefix has to come from a slower tier
-        (`loading`), `upto` must be the end of the prefix.
+        what is promised to others; False: nothing changed. If part of the prefix has to come
+        from a slower tier (`loading`), `upto` must be the end of the prefix.
         """
         if self.shortage(seq, hit):
             return False
@@ -178,10 +178,21 @@ class KVCacheManager:
                     blocks[block_id].busy_step = last_step
             self._pool.drop(reversed(ids))
 
-    def exclusive(self, seq: Sequence) -> int:
-        """Blocks that nobody else holds: what releasing the sequence would bring."""
-        blocks, table = self._pool.blocks, self._tables[seq.id]
-        return sum(blocks[i].refs == 1 for ids in table.ids for i in ids) + table.owed
+    def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:
+        """For each victim, by how much its release lessens the shortage of `seq`.
+
+        Exact if those before it are released too: a shared block comes back with its last
+        holder, and one that the hit counts on is not free for anything else.
+        """
+        counted_on = {block.id for run in hit.runs for tier, block in run if tier == 0}
+        blocks = self._pool.blocks
+        gone: Counter[BlockId] = Counter()
+        for victim in victims:
+            table = self._tables[victim.id]
+            ids = [i for group in table.ids for i in group]
+            gone.update(ids)
+            back = sum(gone[i] == blocks[i].refs and i not in counted_on for i in ids)
+            yield back + table.owed
 
     # ── outcomes ──────────────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
@@ -114,9 +114,13 @@ class RegionCache:
             self._account(region, -1)
             self._buddy.drop(region.start)
 
-    def exclusive(self, seq: Sequence) -> int:
-        """Blocks of the region."""
-        return self._regions[seq.id].blocks
+    def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:
+        """For each victim, the whole shortage if its region completes a run, else 0."""
+        count = self._blocks(self._promise(seq))
+        trial = self._buddy.copy()
+        for victim in victims:
+            trial.drop(self._regions[victim.id].start)
+            yield count if trial.fits(count) else 0
 
     def revoke(self, step: StepId, doomed: set[SeqId]) -> set[SeqId]:
         """Nobody reads what another writes: only the step's own sequences are affected."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from octavo.contract.batch import Copy, Move
@@ -64,8 +64,8 @@ class Cache(Protocol):
         """Let go of all blocks; no effect without any."""
         ...
 
-    def exclusive(self, seq: Sequence) -> int:
-        """Blocks that releasing the sequence would bring."""
+    def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:
+        """For each victim, by how much its release, after those before, lessens the shortage."""
         ...
 
     def commit(self, step: StepId) -> None:

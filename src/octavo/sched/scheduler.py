@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from octavo.contract.batch import Batch, Sample, Sampled, Slice, StepResult
 from octavo.contract.ids import PENDING, SeqId, StepId
 from octavo.contract.request import FinishReason, Phase, Request, Sequence, Update
@@ -181,11 +183,16 @@ class Scheduler:
         return seq.length < seq.spared_until
 
     def _admit_waiting(self, draft: _Draft, now_s: float) -> None:
-        """Admit waiting sequences in order, up to the first that finds no room."""
+        """Admit waiting sequences in order, up to the first that finds no room.
+
+        No more are passed over, because waiting costs them nothing, than could run at once.
+        """
         active = len(self._running) + len(self._loading)
         quota = self._cache.quota(len(self._waiting), active)
         index = 0
-        while index < len(self._waiting) and quota and draft.budget:
+        while index < min(len(self._waiting), self._limits.max_num_seqs):
+            if not (quota and draft.budget):
+                return
             seq = self._waiting[index]
             if len(self._running) + len(self._loading) >= self._limits.max_num_seqs:
                 return
@@ -213,14 +220,17 @@ class Scheduler:
             return False
         slots = active + 1 - self._limits.max_num_seqs
         blocks = self._cache.shortage(seq, hit)
+        worse = takewhile(lambda v: v.rank[0] > seq.rank[0], self._running.worst_first())
+        candidates = [v for v in worse if not self._spared(v)]
         victims: list[Sequence] = []
-        for other in self._running.worst_first():
-            if (slots <= 0 and blocks <= 0) or other.rank[0] <= seq.rank[0]:
+        for victim, relief in zip(
+            candidates, self._cache.relief(seq, hit, candidates), strict=True
+        ):
+            if slots <= 0 and blocks <= 0:
                 break
-            if not self._spared(other):
-                victims.append(other)
-                slots -= 1
-                blocks -= self._cache.exclusive(other)
+            victims.append(victim)
+            slots -= 1
+            blocks -= relief
         if slots > 0 or blocks > 0:
             return False
         for victim in victims:
