@@ -282,6 +282,8 @@ class KVCacheManager:
         owed = sum(table.owed for table in self._tables.values())
         if owed != self._owed:
             raise Corrupted(f"{self._owed} blocks owed, tables say {owed}")
+        if owed > self._pool.available and not self.open_moves:
+            raise Corrupted(f"{owed} blocks owed, {self._pool.available} available")
         tentative = {b.written_step for b in self._device.keyed()} - {0}
         lost = tentative - set(self._ledger.steps())
         if lost:
@@ -334,8 +336,9 @@ class KVCacheManager:
             for ids, size in zip(table.ids, self._sizes, strict=True)
         ]
         copies = self._shared_tails(table, start) if table.forked else []
-        promised_to_others = self._owed - table.owed
-        if sum(missing) + len(copies) > pool.available - promised_to_others:
+        need = sum(missing) + len(copies)
+        beyond_promise = need - min(sum(missing), table.owed)
+        if need > pool.available or beyond_promise > max(0, pool.available - self._owed):
             return False
         for group, index in copies:
             old = table.ids[group][index]

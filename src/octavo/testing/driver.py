@@ -22,7 +22,7 @@ from octavo.memory.reservation import RESERVATIONS
 from octavo.memory.tier import Tier
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
-from octavo.sched.order import ORDERS
+from octavo.sched.order import ORDERS, Order
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_runner import FakeRunner, Fate, expected_output
 
@@ -93,12 +93,13 @@ class Driver:
         block_sizes: tuple[int, ...] = (4,),
         *,
         limits: Limits,
-        order: str = "fcfs",
+        order: str | Order = "fcfs",
         depth: int = 1,
         runner: FakeRunner | None = None,
     ) -> None:
         self.cache = cache
-        self.scheduler = Scheduler(cache, ORDERS[order](), limits)
+        ranking = ORDERS[order]() if isinstance(order, str) else order
+        self.scheduler = Scheduler(cache, ranking, limits)
         self.runner = runner or FakeRunner(block_sizes, text=self.text)
         self.depth = depth
         self.requests: dict[str, Request] = {}

@@ -1,0 +1,230 @@
+"""What every model runner must keep, whatever its model: structure and consistency only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from octavo.contract.batch import Batch, Copy, Move, Place, Sample, Slice, StepResult
+from octavo.contract.ids import PENDING, BlockId, MoveId, SeqId, StepId
+from octavo.contract.sampling import SamplingParams
+from octavo.engine.engine import ModelRunner
+
+GREEDY = SamplingParams(temperature=0, max_tokens=None)
+TEXT = (5, 1, 3, 2, 4, 1)
+"""Longer than a block of four, and not a multiple of it."""
+MAX_STEPS_OF_A_MOVE = 200
+
+MakeRunner = Callable[[], ModelRunner]
+
+
+def check_runner(
+    make_runner: MakeRunner,
+    *,
+    make_failing: Callable[[StepId], ModelRunner] | None = None,
+) -> None:
+    """Check a runner of one KV group with blocks of 4 tokens, 16 of them, and 8 tokens or more.
+
+    make_runner: returns a new runner, each time over the same model and a memory of its own.
+    make_failing: the same, but the device fails in the step with this number; None: not checked.
+    """
+    _results_come_in_the_order_of_submission(make_runner())
+    _a_third_step_in_flight_is_refused(make_runner())
+    _exactly_the_tokens_asked_for_are_sampled(make_runner())
+    _a_step_without_slices_is_a_step(make_runner())
+    _a_pending_token_is_the_one_being_sampled(make_runner)
+    _chunks_change_nothing(make_runner)
+    _a_slice_reads_what_another_writes_in_the_same_step(make_runner)
+    _copies_run_before_the_first_write(make_runner)
+    _blocks_of_an_ended_sequence_serve_another(make_runner)
+    _every_move_is_reported_once(make_runner())
+    if make_failing is not None:
+        _a_failure_is_reported_and_leaves_the_runner_usable(make_failing)
+
+
+def _sample(*seqs: SeqId) -> tuple[Sample, ...]:
+    return tuple(Sample(seq, 0, GREEDY) for seq in seqs)
+
+
+def _slice(
+    seq: SeqId,
+    tokens: tuple[int, ...],
+    *,
+    start: int = 0,
+    kept: int = 0,
+    blocks: tuple[BlockId, ...] = (),
+    samples: tuple[Sample, ...] | None = None,
+) -> Slice:
+    return Slice(
+        seq, start, tokens, (kept,), (blocks,), _sample(seq) if samples is None else samples
+    )
+
+
+def _run(
+    runner: ModelRunner, step: StepId, *slices: Slice, copies: tuple[Copy, ...] = ()
+) -> StepResult:
+    runner.submit(Batch(step, slices, copies))
+    return runner.collect()
+
+
+def _alone(make_runner: MakeRunner, text: tuple[int, ...]) -> int:
+    """The token after a text that is computed at once, by itself."""
+    runner = make_runner()
+    blocks = tuple(range(-(-len(text) // 4)))
+    result = _run(runner, 1, _slice(0, text, blocks=blocks))
+    runner.close()
+    return result.sampled[0].token
+
+
+def _results_come_in_the_order_of_submission(runner: ModelRunner) -> None:
+    runner.submit(Batch(1, (_slice(0, TEXT, blocks=(0, 1)),)))
+    runner.submit(Batch(2, (_slice(1, TEXT, blocks=(2, 3)),)))
+    results = [runner.collect(), runner.collect()]
+    assert [result.step for result in results] == [1, 2], "results must come in order"
+    assert [set(result.sampled) for result in results] == [{0}, {1}], "a token of another step"
+    assert not any(result.error for result in results), f"a sound step failed: {results}"
+    runner.close()
+
+
+def _a_third_step_in_flight_is_refused(runner: ModelRunner) -> None:
+    for step in (1, 2):
+        runner.submit(Batch(step, (_slice(step, TEXT, blocks=(2 * step, 2 * step + 1)),)))
+    try:
+        runner.submit(Batch(3, (_slice(3, TEXT, blocks=(0, 1)),)))
+    except AssertionError:
+        steps = [runner.collect().step, runner.collect().step]
+        assert steps == [1, 2], "a refused step must change nothing"
+        runner.close()
+        return
+    raise AssertionError("a third step was accepted while two wait to be collected")
+
+
+def _exactly_the_tokens_asked_for_are_sampled(runner: ModelRunner) -> None:
+    result = _run(
+        runner,
+        1,
+        _slice(0, TEXT[:4], blocks=(0,), samples=()),
+        _slice(1, TEXT, blocks=(1, 2)),
+        _slice(2, TEXT, blocks=(3, 4), samples=_sample(2, 7, 8)),
+    )
+    assert set(result.sampled) == {1, 2, 7, 8}, (
+        f"sequences 1 and 2 and the forks 7 and 8 ask for a token, got {set(result.sampled)}"
+    )
+    same = {result.sampled[seq].token for seq in (1, 2, 7, 8)}
+    assert len(same) == 1, "forks with one seed, and equal texts, must sample the same token"
+    assert all(sampled.logprob <= 0 for sampled in result.sampled.values()), "a logprob above 0"
+    runner.close()
+
+
+def _a_step_without_slices_is_a_step(runner: ModelRunner) -> None:
+    result = _run(runner, 1)
+    assert (result.step, result.sampled, result.error) == (1, {}, None), f"no work gave {result}"
+    runner.close()
+
+
+def _a_pending_token_is_the_one_being_sampled(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    runner.submit(Batch(1, (_slice(0, TEXT, blocks=(0, 1), samples=_sample(0, 9)),)))
+    fork = _slice(9, (PENDING,), start=len(TEXT), blocks=(0, 2))
+    runner.submit(
+        Batch(2, (_slice(0, (PENDING,), start=len(TEXT), kept=2), fork), copies=(Copy(1, 2),))
+    )
+    first = runner.collect().sampled[0].token
+    second = runner.collect().sampled
+    truth = _alone(make_runner, (*TEXT, first))
+    assert second[0].token == truth, "PENDING is not the token that the step before has sampled"
+    assert second[9].token == truth, "PENDING of a fork is not the token sampled for the fork"
+    runner.close()
+
+
+def _chunks_change_nothing(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    _run(runner, 1, _slice(0, TEXT[:3], blocks=(0,), samples=()))
+    result = _run(runner, 2, _slice(0, TEXT[3:], start=3, kept=1, blocks=(1,)))
+    assert result.sampled[0].token == _alone(make_runner, TEXT), "a prompt in two chunks differs"
+    runner.close()
+
+
+def _a_slice_reads_what_another_writes_in_the_same_step(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    follower = (*TEXT[:4], 2, 2)
+    result = _run(
+        runner,
+        1,
+        _slice(0, TEXT, blocks=(0, 1)),
+        _slice(1, follower[4:], start=4, blocks=(0, 2)),
+    )
+    assert result.sampled[1].token == _alone(make_runner, follower), (
+        "a slice must read the blocks that another slice of its step writes"
+    )
+    runner.close()
+
+
+def _copies_run_before_the_first_write(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    _run(runner, 1, _slice(0, TEXT, blocks=(0, 1), samples=_sample(0, 1)))
+    result = _run(
+        runner,
+        2,
+        _slice(0, (2,), start=len(TEXT), kept=2),
+        _slice(1, (3,), start=len(TEXT), blocks=(0, 2)),
+        copies=(Copy(1, 2),),
+    )
+    for seq, token in ((0, 2), (1, 3)):
+        assert result.sampled[seq].token == _alone(make_runner, (*TEXT, token)), (
+            f"sequence {seq} does not go on from its own copy of the shared block"
+        )
+    later = _run(
+        runner,
+        3,
+        _slice(0, (4,), start=len(TEXT) + 1, kept=2),
+        _slice(1, (4,), start=len(TEXT) + 1, kept=1, blocks=(3,)),
+        copies=(Copy(2, 3),),
+    )
+    assert later.sampled[1].token == _alone(make_runner, (*TEXT, 3, 4)), (
+        "a table of which one block is kept must go on with the block that replaces the other"
+    )
+    runner.close()
+
+
+def _blocks_of_an_ended_sequence_serve_another(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    _run(runner, 1, _slice(0, TEXT, blocks=(0, 1)))
+    text = (2, 2, 3, 3, 1)
+    runner.submit(Batch(2, (_slice(1, text, blocks=(1, 0)),), ended=(0,)))
+    result = runner.collect()
+    assert result.sampled[1].token == _alone(make_runner, text), "an ended sequence shines through"
+    runner.close()
+
+
+def _every_move_is_reported_once(runner: ModelRunner) -> None:
+    _run(runner, 1, _slice(0, (*TEXT, 1, 1), blocks=(0, 1)))
+    moves = tuple(
+        Move(i + 1, bytes([i]) * 16, Place("device", i), Place("host", i)) for i in range(2)
+    )
+    runner.submit(Batch(2, moves=moves))
+    reported: list[MoveId] = []
+    for step in range(3, MAX_STEPS_OF_A_MOVE):
+        result = runner.collect()
+        reported += [*result.moved, *result.failed]
+        assert result.error is None, f"a move that fails is no error of the step: {result}"
+        if len(reported) >= len(moves):
+            break
+        runner.submit(Batch(step))
+    assert sorted(reported) == [1, 2], f"moves 1 and 2 must be reported once each, got {reported}"
+    runner.close()
+
+
+def _a_failure_is_reported_and_leaves_the_runner_usable(
+    make_failing: Callable[[StepId], ModelRunner],
+) -> None:
+    runner = make_failing(2)
+    first = _run(runner, 1, _slice(0, TEXT, blocks=(0, 1)))
+    assert first.error is None, "only step 2 is to fail"
+    failed = _run(runner, 2, _slice(0, (1,), start=len(TEXT), kept=2))
+    assert (failed.step, failed.sampled) == (2, {}), f"a failed step must sample nothing: {failed}"
+    assert failed.error, "a step that failed must say so in its result"
+    runner.submit(Batch(3, (_slice(1, TEXT, blocks=(0, 1)),), ended=(0,)))
+    again = runner.collect()
+    assert again.error is None, f"the step after a failed one failed too: {again.error}"
+    assert again.sampled[1].token == first.sampled[0].token, "a failure has left its mark"
+    runner.close()

@@ -1,0 +1,38 @@
+"""Dense random lives: one seed, one life. `Life(seed, rule=rule).live()` lives it again."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.memory.reservation import RESERVATIONS
+from octavo.testing.lives import Life
+
+BATCH = 25
+ON_DEMAND, CONTIGUOUS = 250, 50
+"""Seeds per rule."""
+RULES = {
+    name: ON_DEMAND if rule.tokens is None else CONTIGUOUS for name, rule in RESERVATIONS.items()
+}
+
+
+def live(rule, seeds):
+    """Live every seed; a failure names its seed."""
+    for seed in seeds:
+        try:
+            Life(seed, rule=rule).live()
+        except Exception as error:
+            raise AssertionError(f"Life({seed}, rule={rule!r}).live(): {error!r}") from error
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"),
+    [(rule, first) for rule, seeds in RULES.items() for first in range(0, seeds, BATCH)],
+)
+def test_every_life_ends_with_right_answers_and_an_empty_pool(rule, first):
+    live(rule, range(first, first + BATCH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 4000, 500))
+def test_thousands_of_lives_end_with_right_answers_and_an_empty_pool(first):
+    live("on_demand", range(first, first + 500))
