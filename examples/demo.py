@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from octavo import LLM, SamplingParams
-from octavo.llm import MemoryReport
+from octavo.results import MemoryReport
 
 SYSTEM = (
     "You are the help desk of a public library. Visitors ask you about books, opening hours, "

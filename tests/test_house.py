@@ -20,6 +20,7 @@ MAX_IMPORT_S = 0.1
 
 PUBLIC_NAMES = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "ConfigError",
     "FetchError",

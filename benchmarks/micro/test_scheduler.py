@@ -22,23 +22,19 @@ class Decoding:
     """A scheduler in the middle of its work: everybody writes one token per step."""
 
     def __init__(self, *, order: str = "fcfs", waiting: int = 0) -> None:
-        blocks = SEQUENCES * (CONTEXT + ROUNDS + 64) // BLOCK_SIZE
+        blocks = SEQUENCES * (CONTEXT + ROUNDS + 400) // BLOCK_SIZE
         limits = Limits(SEQUENCES, 2048, 100_000, blocks * BLOCK_SIZE)
         self.scheduler = Scheduler(make_cache(blocks, (BLOCK_SIZE,)), ORDERS[order](), limits)
         draw = Random(0)
         for i in range(SEQUENCES + waiting):
             # Lengths differ, so that in each step one in sixteen fills a block, as in real life.
             prompt = [draw.randrange(32_000) for _ in range(CONTEXT + i % BLOCK_SIZE)]
-            self.scheduler.add(make_request(f"r{i}", prompt, max_tokens=ROUNDS + 64))
+            self.scheduler.add(make_request(f"r{i}", prompt, max_tokens=10_000))
         self.sampled = {seq: Sampled(draw.randrange(32_000), -1.0) for seq in range(SEQUENCES)}
         self.step = 0
-        while self.scheduler.stats.running_sum < SEQUENCES or self.tokens_of_a_step() > SEQUENCES:
-            pass
-
-    def tokens_of_a_step(self) -> int:
-        """Plan and apply a step; return how many tokens it computes."""
-        batch = self.plan_and_apply(self.result())
-        return sum(len(piece.tokens) for piece in batch.slices)
+        while self.scheduler.queue_lengths[0] < SEQUENCES:
+            self.plan_and_apply(self.result())
+        self.plan_and_apply(self.result())  # the end of the last prompt
 
     def result(self) -> StepResult:
         self.step += 1

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from octavo.async_llm import AsyncLLM
     from octavo.contract.sampling import SamplingParams
     from octavo.errors import (
         ConfigError,
@@ -17,14 +18,16 @@ if TYPE_CHECKING:
         OctavoError,
         RequestError,
     )
-    from octavo.llm import LLM, CompletionOutput, RequestOutput
+    from octavo.llm import LLM
+    from octavo.results import CompletionOutput, RequestOutput
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncLLM": "octavo.async_llm",
     "LLM": "octavo.llm",
-    "CompletionOutput": "octavo.llm",
-    "RequestOutput": "octavo.llm",
+    "CompletionOutput": "octavo.results",
+    "RequestOutput": "octavo.results",
     "SamplingParams": "octavo.contract.sampling",
     "OctavoError": "octavo.errors",
     "ConfigError": "octavo.errors",
@@ -35,6 +38,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "ConfigError",
     "FetchError",

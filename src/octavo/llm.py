@@ -4,78 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeAlias, cast
 
-import msgspec
-
 from octavo.build import Built, build_engine
 from octavo.config import EngineConfig
-from octavo.contract.request import Request, choice_seed
+from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.engine import Engine, Output
-from octavo.errors import RequestError
+from octavo.engine.engine import Engine
 from octavo.progress import Progress, progress_bar
+from octavo.prompts import Prompt, RequestBuilder
+from octavo.results import Delta, MemoryReport, Metric, RequestOutput, memory_report, metrics
 from octavo.text.tokenizer import Tokenizer
 
-Prompt: TypeAlias = str | Mapping[str, object]
-"""A text, `{"prompt": text}` or `{"prompt_token_ids": [ids]}`."""
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One answer to a prompt."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list[int])
-    cumulative_logprob: float = 0.0
-    finish_reason: str | None = None
-    """"stop", "length", "abort" or "error"."""
-    stop_reason: str | int | None = None
-    """The stop string or stop token that ended the answer; after an error, what went wrong."""
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """Everything about one prompt."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    num_cached_tokens: int = 0
-    """Prompt tokens that were in memory, or being written, already."""
-    effective_max_tokens: int = 0
-    """Output tokens that were possible: max_tokens, cut to context and memory."""
-    ttft_s: float | None = None
-    """Seconds from the call to the first token."""
-    e2e_s: float | None = None
-    """Seconds from the call to the last token."""
-    finished: bool = False
-
-
-class MemoryReport(msgspec.Struct, frozen=True):
-    """What KV memory was used for, since the engine started."""
-
-    block_size: int | None
-    """None for the contiguous baselines."""
-    blocks_total: int
-    blocks_used_peak: int
-    logical_blocks_peak: int
-    """What would have been used without sharing."""
-    blocks_shared_peak: int
-    token_share_of_allocated: float | None
-    """Share of allocated slots that held a token, averaged over steps."""
-    waste_share: float | None
-    prefix_query_tokens: int
-    prefix_hit_tokens: int
-    copies: int
-    preemptions: int
-    recomputed_tokens: int
+Messages: TypeAlias = Iterable[Mapping[str, object]]
+"""One conversation."""
 
 
 class LLM:
@@ -122,7 +67,12 @@ class LLM:
         )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
         self._engine: Engine = self._built.engine
-        self._requests = 0
+        self.requests = RequestBuilder(
+            self._built.tokenizer,
+            vocab_size=self._built.spec.vocab_size,
+            namespace=self._built.namespace,
+            seed=seed,
+        )
 
     def generate(
         self,
@@ -139,21 +89,88 @@ class LLM:
         on stderr if that is a terminal. Raises RequestError before anything runs if one of the
         prompts cannot be answered.
         """
-        requests = self._requests_for(prompts, sampling_params, priority)
-        results = {request.id: output for request, output in requests}
+        requests = self.requests.build(prompts, sampling_params, priority)
+        answers = sum(len(output.outputs) for _, output in requests)
+        with _bar(use_tqdm, answers) as bar:
+            for delta in self._run(requests):
+                if bar is not None:
+                    bar.advance(len(delta.token_ids), finished=delta.finish_reason is not None)
+        return [output for _, output in requests]
+
+    def chat(
+        self,
+        messages: Messages | Iterable[Messages],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        priority: Iterable[int] | None = None,
+        **template_variables: object,
+    ) -> list[RequestOutput]:
+        """Answer conversations: each is a list of {"role": …, "content": …}, oldest first.
+
+        template_variables are handed to the model's chat template. Otherwise like `generate`.
+        """
+        conversations = list(messages)
+        if conversations and isinstance(conversations[0], Mapping):
+            conversations = [conversations]
+        prompts = [
+            self.chat_prompt(
+                cast("Messages", one),
+                add_generation_prompt=add_generation_prompt,
+                **template_variables,
+            )
+            for one in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
+
+    def chat_prompt(
+        self, messages: Messages, *, add_generation_prompt: bool = True, **variables: object
+    ) -> Prompt:
+        """Render a conversation with the model's template, as a prompt of token ids."""
+        tokenizer = self._built.tokenizer
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+            **variables,
+        )
+        return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+    def stream(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        priority: Iterable[int] | None = None,
+    ) -> Iterator[Delta]:
+        """Answer prompts, all together, and yield each piece of text as it comes.
+
+        Leaving the loop early aborts what is not finished. Otherwise like `generate`.
+        """
+        return self._run(self.requests.build(prompts, sampling_params, priority))
+
+    def abort(self, request_id: str) -> None:
+        """End a request that `stream` is answering; nothing more of it will come."""
+        self._engine.abort(request_id)
+
+    def _run(self, requests: list[tuple[Request, RequestOutput]]) -> Iterator[Delta]:
+        """Run requests to their end and keep their results up to date."""
+        results = {
+            request.id: (number, output) for number, (request, output) in enumerate(requests)
+        }
         start = time.monotonic()
         try:
             for request, output in requests:
                 output.effective_max_tokens = self._engine.add(request)
-            with _bar(use_tqdm, sum(len(output.outputs) for output in results.values())) as bar:
-                while self._engine.busy:
-                    for news in self._engine.step():
-                        _take_in(results[news.request_id], news, time.monotonic() - start, bar)
+            while self._engine.busy:
+                for news in self._engine.step():
+                    number, output = results[news.request_id]
+                    output.take_in(news, time.monotonic() - start)
+                    yield Delta.of(news, number)
         finally:
-            # After an error or Ctrl-C nothing of this call stays behind.
+            # After an error, Ctrl-C or a loop that was left, nothing of this call stays behind.
             for request_id in results:
                 self._engine.abort(request_id)
-        return [output for _, output in requests]
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
@@ -163,24 +180,17 @@ class LLM:
         """Forget cached texts that no sequence uses; returns the number of blocks."""
         return self._engine.reset_prefix_cache()
 
+    def get_metrics(self) -> list[Metric]:
+        """Return the engine's counters and gauges, under vLLM's names where it has them."""
+        return metrics(self._engine)
+
     def memory_report(self) -> MemoryReport:
         """Say what KV memory was used for so far."""
-        stats = self._engine.stats
-        share = stats.token_share_of_allocated
         paged = self.config.reservation == "on_demand"
-        return MemoryReport(
+        return memory_report(
+            self._engine.stats,
+            num_blocks=self._built.num_blocks,
             block_size=self.config.block_size if paged else None,
-            blocks_total=self._built.num_blocks,
-            blocks_used_peak=stats.blocks_used_peak,
-            logical_blocks_peak=stats.blocks_logical_peak,
-            blocks_shared_peak=stats.blocks_shared_peak,
-            token_share_of_allocated=share,
-            waste_share=None if share is None else 1 - share,
-            prefix_query_tokens=stats.prefix_query_tokens,
-            prefix_hit_tokens=stats.prefix_hit_tokens,
-            copies=stats.copies,
-            preemptions=stats.preemptions,
-            recomputed_tokens=stats.recomputed_tokens,
         )
 
     @property
@@ -202,88 +212,6 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    # ── inside ────────────────────────────────────────────────────────────────────────────
-
-    def _requests_for(
-        self,
-        prompts: Prompt | Iterable[Prompt],
-        sampling_params: SamplingParams | Iterable[SamplingParams] | None,
-        priority: Iterable[int] | None,
-    ) -> list[tuple[Request, RequestOutput]]:
-        alone = isinstance(prompts, (str, Mapping))
-        many = [cast("Prompt", prompts)] if alone else list(cast("Iterable[Prompt]", prompts))
-        if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            params = [sampling_params or SamplingParams()] * len(many)
-        else:
-            params = list(sampling_params)
-        ranks = [0] * len(many) if priority is None else list(priority)
-        for what, values in (("sampling_params", params), ("priority", ranks)):
-            if len(values) != len(many):
-                raise RequestError(f"{len(many)} prompts, but {len(values)} {what}: give one each")
-        return [self._request(*each) for each in zip(many, params, ranks, strict=True)]
-
-    def _request(
-        self, prompt: Prompt, params: SamplingParams, priority: int
-    ) -> tuple[Request, RequestOutput]:
-        text, ids = self._token_ids(prompt)
-        number = self._requests
-        self._requests += 1
-        seed = choice_seed(self.config.seed, number) if params.seed is None else params.seed
-        request = Request(
-            id=f"request-{number}",
-            prompt=tuple(ids),
-            sampling=params,
-            seed=seed,
-            namespace=self._built.namespace,
-            priority=priority,
-            arrival_s=time.monotonic(),
-            eos_token_ids=self._built.tokenizer.eos_token_ids,
-        )
-        outputs = [CompletionOutput(index) for index in range(params.n)]
-        return request, RequestOutput(request.id, text, ids, outputs)
-
-    def _token_ids(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """Return text, if there is one, and checked token ids of a prompt."""
-        tokenizer = self._built.tokenizer
-        if isinstance(prompt, str):
-            return prompt, tokenizer.encode(prompt)
-        unknown = set(prompt) - {"prompt", "prompt_token_ids"}
-        if unknown or len(prompt) != 1:
-            raise RequestError(
-                "a prompt is a text, {'prompt': text} or {'prompt_token_ids': [ids]}, "
-                f"got a dict with {sorted(prompt)}"
-            )
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if isinstance(text, str):
-            return text, tokenizer.encode(text)
-        if not isinstance(ids, (list, tuple)):
-            raise RequestError(f"prompt_token_ids must be a list of token ids, got {ids!r}")
-        return None, [self._token_id(token) for token in ids]
-
-    def _token_id(self, token: object) -> int:
-        size = self._built.spec.vocab_size
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < size:
-            raise RequestError(f"token id {token!r} is out of range: the vocabulary has {size}")
-        return token
-
-
-def _take_in(result: RequestOutput, news: Output, now_s: float, bar: Progress | None) -> None:
-    answer = result.outputs[news.index]
-    answer.text += news.text
-    answer.token_ids += news.token_ids
-    answer.cumulative_logprob += news.logprob
-    if news.index == 0 and result.ttft_s is None:
-        result.num_cached_tokens = news.cached_tokens
-    if result.ttft_s is None and news.token_ids:
-        result.ttft_s = now_s
-    if news.finish is not None:
-        answer.finish_reason = news.finish.value
-        answer.stop_reason = news.error if news.error is not None else news.stop_reason
-        result.e2e_s = now_s
-        result.finished = all(one.finish_reason is not None for one in result.outputs)
-    if bar is not None:
-        bar.advance(len(news.token_ids), finished=news.finish is not None)
 
 
 def _bar(wanted: bool, answers: int) -> AbstractContextManager[Progress | None]:

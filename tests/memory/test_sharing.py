@@ -211,6 +211,21 @@ def test_readers_of_readers_are_taken_along(desk):
     assert desk.cache.lookup(desk.waiting([*TEXT, 1, 2, 3, 4, 5])).tokens == 0
 
 
+def test_a_reader_of_a_reader_with_a_first_part_of_its_own_is_taken_along(desk):
+    slow = desk.waiting([*TEXT, 1])
+    assert desk.admit(slow, upto=6)
+    desk.commit()
+    leader = desk.running(TEXT[:8])
+    first_step = desk.step
+    desk.step += 1
+    reader = desk.running(TEXT)
+    assert desk.cache.extend(slow, 8, desk.step)  # its own second block, not the leader's
+    slow.scheduled = 8
+    assert desk.cache.adopt(slow) == 4  # the reader's third
+
+    assert desk.cache.revoke(first_step, {leader.id}) == {leader.id, reader.id, slow.id}
+
+
 def test_readers_of_a_later_step_that_stands_are_left_alone(desk):
     leader = desk.running(TEXT)
     first_step = desk.step
@@ -258,8 +273,9 @@ def test_blocks_of_an_ended_writer_are_not_trusted_after_an_older_failure(desk):
 
     desk.cache.revoke(first_step, {leader.id})
     desk.release(leader)
+    desk.written(TEXT)
 
-    assert desk.cache.lookup(desk.waiting([*TEXT, 1, 2, 3, 4, 5])).tokens == 0
+    assert desk.cache.lookup(desk.waiting([*TEXT, 1, 2, 3, 4, 5])).tokens == 12
     desk.cache.check()
 
 

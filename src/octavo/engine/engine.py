@@ -77,7 +77,7 @@ class Engine:
         self._in_flight: deque[Batch] = deque()
         self._texts: dict[tuple[str, int], Detokenizer] = {}
         self._backlog: list[Output] = []
-        """News that an interrupt kept from the caller."""
+        """News that the caller has not been given yet: an interrupt came between."""
 
     def add(self, request: Request) -> int:
         """Queue a request; returns its effective maximum of output tokens.
@@ -106,6 +106,11 @@ class Engine:
         """Counters since the start, to be read only."""
         return self._scheduler.stats
 
+    @property
+    def queue_lengths(self) -> tuple[int, int]:
+        """Sequences (running or loading, waiting)."""
+        return self._scheduler.queue_lengths
+
     def usage(self) -> Usage:
         """How full the KV memory is."""
         return self._cache.usage()
@@ -120,12 +125,12 @@ class Engine:
 
     def step(self) -> list[Output]:
         """Submit one step if there is work, and take in one result if it is time."""
-        news, self._backlog = self._backlog, []
         batch = self._scheduler.plan(self._clock())
         if batch is not None:
             self._submit(batch)
         if self._in_flight and (batch is None or len(self._in_flight) >= self._depth):
-            news += self._collect()
+            self._backlog += self._collect()
+        news, self._backlog = self._backlog, []
         return news
 
     def close(self) -> None:
@@ -148,6 +153,9 @@ class Engine:
 
     def _collect(self) -> list[Output]:
         result = self._runner.collect()
+        while result.step < self._in_flight[0].step:
+            # The runner had taken a step already when its submission was interrupted.
+            result = self._runner.collect()
         updates = self._scheduler.apply(self._in_flight.popleft(), result)
         return [self._output(update) for update in updates]
 
@@ -159,12 +167,12 @@ class Engine:
         # The token that says "stop" is in the ids but not in the text.
         spoken = update.tokens[:-1] if finish is FinishReason.STOP else update.tokens
         text = detokenizer.push(spoken)
+        if finish is not None:
+            text += detokenizer.finish()
         if detokenizer.stopped is not None:
             if finish is None:
                 self._scheduler.finish(update.request_id, update.index)
             finish, stop_reason = FinishReason.STOP, detokenizer.stopped
-        elif finish is not None:
-            text += detokenizer.finish()
         if finish is not None:
             del self._texts[key]
         return Output(

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from octavo.contract.ids import BlockId, StepId
 
+_Growth = tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]
+
 
 class Table:
     """Ordered block ids per KV group; written by `KVCacheManager` alone."""
 
-    __slots__ = ("forked", "ids", "last_step", "owed", "room", "sealed", "sent")
+    __slots__ = ("_unchanged", "forked", "ids", "last_step", "owed", "room", "sealed", "sent")
 
     def __init__(self, groups: int) -> None:
         self.ids: tuple[list[BlockId], ...] = tuple([] for _ in range(groups))
@@ -26,13 +28,16 @@ class Table:
         """The partial last block may have another holder: look before writing."""
         self.last_step: StepId = 0
         """The last step that writes here."""
+        self._unchanged: _Growth | None = None
+        """What `growth` returns as long as no block has been added or replaced."""
 
     def append(self, group: int, ids: Iterable[BlockId]) -> None:
         """Add blocks at the end of one group's list."""
         self.ids[group].extend(ids)
 
     def measure(self, sizes: tuple[int, ...]) -> None:
-        """Work out `room` again. sizes: tokens per block, group by group."""
+        """Work out `room` again after any change. sizes: tokens per block, group by group."""
+        self._unchanged = None
         self.room = min(len(ids) * size for ids, size in zip(self.ids, sizes, strict=True))
 
     def held_tokens(self, sizes: tuple[int, ...]) -> int | None:
@@ -40,11 +45,14 @@ class Table:
         held = {len(ids) * size for ids, size in zip(self.ids, sizes, strict=True)}
         return held.pop() if len(held) == 1 else None
 
-    def growth(self) -> tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]:
+    def growth(self) -> _Growth:
         """Return (kept, blocks) for a slice, and remember that the runner knows all of it now."""
+        if self._unchanged is not None:
+            return self._unchanged
         kept = tuple(self.sent)
         blocks = tuple(tuple(ids[n:]) for ids, n in zip(self.ids, kept, strict=True))
         self.sent = [len(ids) for ids in self.ids]
+        self._unchanged = (tuple(self.sent), ((),) * len(self.ids))
         return kept, blocks
 
     def fork(self) -> Table:

@@ -281,9 +281,12 @@ class Scheduler:
     def _slice(self, seq: Sequence, upto: int, draft: _Draft) -> None:
         """Give the step the sequence's tokens from `scheduled` up to `upto`."""
         start, known = seq.scheduled, len(seq.tokens)
-        tokens = tuple(seq.tokens[start:upto])
-        if upto > known:
-            tokens += (PENDING,)
+        if start + 1 == known == upto:
+            tokens = (seq.tokens[start],)
+        else:
+            tokens = tuple(seq.tokens[start:upto])
+            if upto > known:
+                tokens += (PENDING,)
         samples: tuple[Sample, ...] = ()
         seq.scheduled = upto
         if upto == known + seq.sampling:
