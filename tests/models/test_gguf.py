@@ -77,6 +77,42 @@ def test_a_tensor_of_each_type_comes_back_as_the_reference_dequantizes_it(tmp_pa
     assert file.tensors["w"].kind.name == kind
 
 
+@pytest.mark.parametrize("kind", READABLE)
+def test_a_round_trip_loses_no_more_than_half_a_step(tmp_path, kind):
+    values = np.random.default_rng(0).normal(size=(8, 96)).astype(np.float32)
+    got = GGUFFile(write(tmp_path / "t.gguf", {"w": values}, kind)).tensor("w")
+
+    # The extremes of a block of 32 lie this many steps apart; float formats keep so many bits.
+    steps = {"Q4_0": 16, "Q4_1": 15, "Q5_0": 32, "Q5_1": 31, "Q8_0": 254}
+    blocks = values.reshape(-1, 32)
+    spread = 2 * np.abs(blocks).max(axis=1, keepdims=True)
+    if kind in steps:
+        # One end may be a whole step off where levels are not symmetric about zero.
+        bound = 1.01 * spread / steps[kind]
+    else:
+        bound = np.abs(blocks) * {"F32": 0.0, "F16": 2.0**-11, "BF16": 2.0**-8}[kind]
+    assert (np.abs(got.reshape(-1, 32) - blocks) <= bound + 1e-12).all()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+def test_random_blocks_come_back_as_transformers_reads_them(tmp_path, kind):
+    """A second implementation, since ours is the one that gguf-py has."""
+    import torch
+    from transformers.integrations.gguf.dequant import dequantize as dequantize_by_transformers
+
+    raw_type = gguf.GGMLQuantizationType[kind]
+    block_bytes = gguf.GGML_QUANT_SIZES[raw_type][1]
+    raw = np.random.default_rng(1).integers(0, 256, (4, 4 * block_bytes), dtype=np.uint8)
+    blocks = raw.reshape(-1, block_bytes)
+    # Scales are two-byte floats at places that differ by type: keep every even pair finite.
+    blocks[:, 1::2] &= 0x3B
+    got = GGUFFile(write(tmp_path / "t.gguf", {"w": raw}, kind)).tensor("w")
+
+    expected = dequantize_by_transformers(torch.from_numpy(raw.ravel()), raw_type.value)
+    np.testing.assert_allclose(got.ravel(), expected.numpy(), rtol=1e-5, atol=1e-6)
+    assert np.abs(got).max() > 0
+
+
 @pytest.mark.parametrize("kind", K_QUANTS)
 def test_a_k_quant_comes_back_as_the_reference_dequantizes_it(tmp_path, kind):
     # Small bytes only, so that no scale is infinite or not a number.

@@ -222,9 +222,13 @@ def test_half_a_surrogate_pair_is_the_callers_mistake(tiny):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"tokenizer.ggml.model": "llama"}, r"kind 'llama' .* supported: gpt2"),
+        ({"tokenizer.ggml.model": "bert"}, r"kind 'bert' .* supported: gpt2, llama"),
+        (
+            {"tokenizer.ggml.model": "llama", "tokenizer.ggml.merges": None},
+            r"no score for each token in tokenizer\.ggml\.scores",
+        ),
         ({"tokenizer.ggml.model": None}, r"kind None"),
-        ({"tokenizer.ggml.pre": "qwen2"}, r"named 'qwen2' .* supported: default, .*smollm"),
+        ({"tokenizer.ggml.pre": "tekken"}, r"named 'tekken' .* supported: default, .*llama-bpe"),
         ({"tokenizer.ggml.merges": None}, r"no list of texts in tokenizer\.ggml\.merges"),
         ({"tokenizer.ggml.merges": ["zz yy"]}, r"do not fit"),
         ({"tokenizer.ggml.merges": ["abc"]}, r"do not fit"),
@@ -233,8 +237,9 @@ def test_half_a_surrogate_pair_is_the_callers_mistake(tiny):
 def test_a_vocabulary_that_cannot_be_used_is_named(tmp_path, metadata, message):
     path = write_tiny_gguf(tmp_path / "m.gguf", metadata=metadata)
 
-    with pytest.raises(ModelError, match=message):
-        Tokenizer.from_gguf(GGUFFile(path).metadata)
+    with pytest.raises(ModelError, match=message) as error:
+        Tokenizer.from_gguf(GGUFFile(path).metadata, str(path))
+    assert str(path) in str(error.value)
 
 
 def test_a_folder_without_tokenizer_is_refused(tmp_path):

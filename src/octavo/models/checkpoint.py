@@ -6,13 +6,12 @@ refused in milliseconds. Must not know torch.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,54 +20,54 @@ from numpy.typing import NDArray
 from octavo.contract.model import ModelSpec
 from octavo.errors import ModelError
 from octavo.models.catalog import CATALOG
-from octavo.models.families import (
-    find_family,
-    spec_from_config,
-    spec_from_gguf,
-    weight_names,
-    weight_shape,
-)
+from octavo.models.families import find_family, find_gguf_family, weight_names
 from octavo.models.gguf import GGUFFile
-from octavo.models.safetensors import SafetensorsFile
+from octavo.models.scaling import ROPE_FACTORS
+from octavo.models.settings import Reading, spec_from_config, spec_from_gguf
+from octavo.models.stored import FolderWeights, GGUFWeights, StoredWeights, read_json
+from octavo.models.weights import EXPERT_MARK, weight_shapes
 
 _SAMPLES = 16
+_EXPERT_SAMPLES = 2
 _SAMPLE_BYTES = 256
+
 
 _IGNORED_ENDINGS = ("rotary_emb.inv_freq",)
 """Old folders store the rotary frequencies, which follow from the config."""
 
 
-class _Weights(Protocol):
-    """Tensors by the names that the files use."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one of our weights lies."""
 
-    def names(self) -> list[str]: ...
-
-    def shape(self, name: str) -> tuple[int, ...]: ...
-
-    def kind(self, name: str) -> str:
-        """How the numbers are stored, as a word."""
-        ...
-
-    def raw(self, name: str) -> NDArray[np.uint8]: ...
-
-    def tensor(self, name: str) -> NDArray[np.float32]: ...
+    name: str
+    """The file's name of the tensor."""
+    part: int | None = None
+    """Which entry of its first axis, if all experts lie in one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NamedWeights:
     """Tensors by our names, known to be complete."""
 
-    stored: _Weights
-    names: dict[str, str]
-    """The files' names by ours."""
+    stored: StoredWeights
+    places: dict[str, _Place]
     head_dim: int
     paired_rows: frozenset[str] = frozenset()
     """See `Family.gguf_paired_rows`; empty for folders."""
 
     def tensor(self, name: str) -> NDArray[np.float32]:
-        values = self.stored.tensor(self.names[name])
+        place = self.places[name]
+        values = self.stored.tensor(place.name, place.part)
         paired = name.rpartition(".")[2] in self.paired_rows
         return _halves_from_pairs(values, self.head_dim) if paired else values
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        place = self.places[name]
+        data = self.stored.raw(place.name)
+        if place.part is None:
+            return data
+        return data.reshape(self.stored.shape(place.name)[0], -1)[place.part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,14 @@ class Checkpoint:
     """Content identity for `Namespace.model`; see `_identity`."""
     tokenizer_source: dict[str, Any] | Path
     """What the tokenizer is built from: GGUF metadata (plain values), or the folder."""
+    notes: tuple[str, ...]
+    """What its user should be told; see `settings.Reading`."""
     _weights: _NamedWeights
 
     @property
     def names(self) -> tuple[str, ...]:
         """Our names of all weights, the ones outside the layers included."""
-        return tuple(self._weights.names)
+        return tuple(self._weights.places)
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         """Return one weight, by our name, as a writable float32 array of its own.
@@ -109,16 +110,28 @@ def open_checkpoint(path: Path) -> Checkpoint:
     # os.path also answers for a name that no file system accepts.
     if not os.path.exists(path):
         raise ModelError(
-            f"there is no model at {path}. Give a GGUF file or a folder with config.json and "
-            f"safetensors, or a known model: {', '.join(CATALOG)}."
+            f"there is no model at {path}. Give a GGUF file, a folder with config.json and "
+            f"safetensors, a Hugging Face id (organization/name), or a known model "
+            f"({', '.join(CATALOG)}), which `octavo pull` fetches."
         )
     return _open_folder(path) if path.is_dir() else _open_gguf(path)
 
 
 def _open_gguf(path: Path) -> Checkpoint:
-    stored = _GGUFWeights(GGUFFile(path))
+    stored = GGUFWeights(GGUFFile(path))
     metadata = stored.file.metadata
-    family = find_family(metadata.get("general.architecture"), str(path))
+    pieces = metadata.get("split.count")
+    if isinstance(pieces, int) and pieces > 1:
+        raise ModelError(
+            f"{path} is one of {pieces} files; a GGUF model is read from one. Join them with "
+            "llama.cpp's `llama-gguf-split --merge`, or use the Hugging Face folder."
+        )
+    architecture = metadata.get("general.architecture")
+    family = find_gguf_family(
+        architecture,
+        has_experts=bool(metadata.get(f"{architecture}.expert_count")),
+        where=str(path),
+    )
     embedding = family.gguf_weights["embedding"]
     if embedding not in stored.names():
         raise ModelError(
@@ -131,17 +144,23 @@ def _open_gguf(path: Path) -> Checkpoint:
             f"{path}: the vocabulary has {len(tokens)} tokens, the embedding only {vocab_size} "
             "rows. They do not belong together: convert the model again."
         )
-    spec = spec_from_gguf(
+    reading = spec_from_gguf(
         family,
         metadata,
         vocab_size=vocab_size,
         tied=family.gguf_weights["output"] not in stored.names(),
+        rope_factors=_rope_factors(stored),
         where=str(path),
     )
-    names = _checked_names(stored, family.gguf_weights, spec, path)
-    identity = _identity(spec, stored, names)
-    weights = _NamedWeights(stored, names, spec.head_dim, family.gguf_paired_rows)
-    return Checkpoint(path, spec, "float32", identity, metadata, weights)
+    places = _checked_places(stored, family.gguf_weights, reading.spec, path)
+    weights = _NamedWeights(stored, places, reading.spec.head_dim, family.gguf_paired_rows)
+    return _checkpoint(path, reading, "float32", metadata, weights)
+
+
+def _rope_factors(stored: GGUFWeights) -> tuple[float, ...] | None:
+    if ROPE_FACTORS not in stored.names():
+        return None
+    return tuple(stored.tensor(ROPE_FACTORS).ravel().tolist())
 
 
 def _open_folder(path: Path) -> Checkpoint:
@@ -151,51 +170,101 @@ def _open_folder(path: Path) -> Checkpoint:
             f"{path} is a folder without config.json. Give a Hugging Face model folder, or name "
             "the GGUF file itself."
         )
-    config = _read_json(config_path)
+    config = read_json(config_path)
     family = find_family(config.get("model_type"), str(config_path))
-    spec = spec_from_config(family, config, where=str(config_path))
-    stored = _FolderWeights(path)
-    names = _checked_names(stored, family.folder_weights, spec, path)
-    dtype = stored.kind(names["embedding"])
-    identity = _identity(spec, stored, names)
-    weights = _NamedWeights(stored, names, spec.head_dim)
-    return Checkpoint(path, spec, dtype, identity, path, weights)
+    reading = spec_from_config(family, config, where=str(config_path))
+    stored = FolderWeights(path)
+    places = _checked_places(stored, family.folder_weights, reading.spec, path)
+    weights = _NamedWeights(stored, places, reading.spec.head_dim)
+    return _checkpoint(path, reading, stored.kind(places["embedding"].name), path, weights)
 
 
-def _checked_names(
-    stored: _Weights, patterns: Mapping[str, str], spec: ModelSpec, path: Path
-) -> dict[str, str]:
-    """Return stored names by ours, once every weight is there and nothing else is."""
+def _checkpoint(
+    path: Path,
+    reading: Reading,
+    dtype: str,
+    tokenizer_source: dict[str, Any] | Path,
+    weights: _NamedWeights,
+) -> Checkpoint:
+    return Checkpoint(
+        path=path,
+        spec=reading.spec,
+        dtype=dtype,
+        identity=_identity(reading.spec, weights),
+        tokenizer_source=tokenizer_source,
+        notes=reading.notes,
+        _weights=weights,
+    )
+
+
+def _checked_places(
+    stored: StoredWeights, patterns: Mapping[str, str], spec: ModelSpec, path: Path
+) -> dict[str, _Place]:
+    """Return where our weights lie, once every weight is there and nothing else is."""
     present = set(stored.names())
     if spec.num_layers > len(present):
         raise ModelError(
             f"{path}: {spec.num_layers} layers are announced, but the model has only "
             f"{len(present)} tensors. It is not complete: download it again."
         )
+    _check_experts(stored, patterns, spec, path)
     names = weight_names(patterns, spec)
-    missing = [name for name in names.values() if name not in present]
+    missing = [name for name in dict.fromkeys(names.values()) if name not in present]
     if missing:
         raise ModelError(
             f"{path}: {_several(missing)} missing, which a {spec.family} model of "
             f"{spec.num_layers} layers has. The model is not complete: download it again."
         )
-    for ours, name in names.items():
-        wanted, found = weight_shape(ours, spec), stored.shape(name)
+    stacked = {ours for ours in names if _is_stacked(patterns, ours)}
+    for ours, wanted in weight_shapes(spec).items():
+        found = stored.shape(names[ours])
+        if ours in stacked and spec.experts is not None:
+            wanted = (spec.experts.number, *wanted)
         if found != wanted:
             raise ModelError(
-                f"{path}: tensor {name!r} has shape {list(found)}; a {spec.family} model of this "
-                f"size has {list(wanted)}. Header and weights do not belong together."
+                f"{path}: tensor {names[ours]!r} has shape {list(found)}; a {spec.family} model of "
+                f"this size has {list(wanted)}. Header and weights do not belong together."
             )
     # A tied model may still store its output matrix; it is the embedding again.
-    known = {*names.values(), patterns["output"]}
+    known = {*names.values(), patterns["output"], ROPE_FACTORS}
     unknown = sorted(name for name in present - known if not name.endswith(_IGNORED_ENDINGS))
     if unknown:
         raise ModelError(
             f"{path}: {_several(unknown)} not part of a {spec.family} decoder as it is supported: "
-            "biases, adapters, experts and tables of rope factors are not. Running the model "
-            "without them would give wrong text."
+            "other biases, adapters and shared experts are not. Running the model without them "
+            "would give wrong text."
         )
-    return names
+    return {
+        ours: _Place(name, int(ours.split(".")[3]) if ours in stacked else None)
+        for ours, name in names.items()
+    }
+
+
+def _check_experts(
+    stored: StoredWeights, patterns: Mapping[str, str], spec: ModelSpec, path: Path
+) -> None:
+    """Compare the announced number of experts with what the first router chooses from."""
+    if spec.experts is None:
+        return
+    router = patterns["layers.{i}.router"].format(i=0)
+    if router not in stored.names():
+        raise ModelError(
+            f"{path}: tensor {router!r} is missing, which chooses between the experts. Files from "
+            "old converters lay out experts in another way: download or convert the model again."
+        )
+    shape = stored.shape(router)
+    if shape[0] != spec.experts.number:
+        raise ModelError(
+            f"{path}: {spec.experts.number} experts are announced, but tensor {router!r} of shape "
+            f"{list(shape)} chooses from {shape[0]}. Header and weights do not belong together: "
+            "download the model again."
+        )
+
+
+def _is_stacked(patterns: Mapping[str, str], ours: str) -> bool:
+    """True if a weight is one expert's and lies in one tensor with all others'."""
+    part = ours.rpartition(".")[2]
+    return EXPERT_MARK in ours and "{j}" not in patterns[f"layers.{{i}}.experts.{{j}}.{part}"]
 
 
 def _several(names: list[str]) -> str:
@@ -204,22 +273,25 @@ def _several(names: list[str]) -> str:
     return f"{len(names)} tensors ({names[0]!r} first) are"
 
 
-def _identity(spec: ModelSpec, stored: _Weights, names: Mapping[str, str]) -> str:
+def _identity(spec: ModelSpec, weights: _NamedWeights) -> str:
     """Name the weights by their content, the same in every process and on every machine.
 
     The digest covers the spec, each tensor's name, shape and storage type, and 16 samples of
-    256 bytes spread evenly over each tensor. Training or quantizing again changes every
-    tensor nearly everywhere, so samples see it; an edit by hand of a few rows may be missed.
-    The path, the file format's padding and the tokenizer do not count.
+    256 bytes spread evenly over each tensor (two for each of an expert's, which are many).
+    Training or quantizing again changes every tensor nearly everywhere, so samples see it; an
+    edit by hand of a few rows may be missed. The path, the file format's padding and the
+    tokenizer do not count.
     """
     digest = blake2b(b"octavo.weights/1", digest_size=16)
     digest.update(msgspec.json.encode(spec))
-    for ours in sorted(names):
-        raw = stored.raw(names[ours])
-        row = (ours, stored.shape(names[ours]), stored.kind(names[ours]), len(raw))
+    stored = weights.stored
+    for ours in sorted(weights.places):
+        raw, name = weights.raw(ours), weights.places[ours].name
+        row = (ours, stored.shape(name), stored.kind(name), len(raw))
         digest.update(msgspec.json.encode(row))
+        samples = _EXPERT_SAMPLES if EXPERT_MARK in ours else _SAMPLES
         last = max(len(raw) - _SAMPLE_BYTES, 0)
-        for start in sorted({last * index // (_SAMPLES - 1) for index in range(_SAMPLES)}):
+        for start in sorted({last * index // (samples - 1) for index in range(samples)}):
             digest.update(raw[start : start + _SAMPLE_BYTES].tobytes())
     return f"{spec.family}-{digest.hexdigest()}"
 
@@ -231,84 +303,3 @@ def _halves_from_pairs(rows: NDArray[np.float32], head_dim: int) -> NDArray[np.f
     """
     pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
-
-
-class _GGUFWeights:
-    """The tensors of a GGUF file."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        self.file = file
-        self.raw = file.raw
-        self.tensor = file.tensor
-
-    def names(self) -> list[str]:
-        return list(self.file.tensors)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.file.tensors[name].shape
-
-    def kind(self, name: str) -> str:
-        return self.file.tensors[name].kind.name
-
-
-class _FolderWeights:
-    """The tensors of a folder, from one safetensors file or several with an index."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file_of: dict[str, SafetensorsFile] = {}
-        for path in _weight_files(folder):
-            file = SafetensorsFile(path)
-            self._file_of |= dict.fromkeys(file.tensors, file)
-
-    def names(self) -> list[str]:
-        return list(self._file_of)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._file_of[name].tensors[name].shape
-
-    def kind(self, name: str) -> str:
-        return self._file_of[name].tensors[name].dtype
-
-    def raw(self, name: str) -> NDArray[np.uint8]:
-        return self._file_of[name].raw(name)
-
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        return self._file_of[name].tensor(name)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return [single]
-    index_path = folder / "model.safetensors.index.json"
-    if not index_path.is_file():
-        raise ModelError(
-            f"{folder} has neither model.safetensors nor model.safetensors.index.json. Other "
-            "formats (.bin, .pt) are not read: get the safetensors version, or a GGUF file."
-        )
-    table = _read_json(index_path).get("weight_map")
-    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-        raise ModelError(
-            f"{index_path} has no weight_map from tensors to files. Download it again."
-        )
-    # Only plain names: an index must not lead out of its folder.
-    files = sorted({Path(name).name for name in table.values()})
-    absent = [name for name in files if not (folder / name).is_file()]
-    if absent:
-        raise ModelError(
-            f"{folder}: {len(absent)} of {len(files)} weight files are missing ({absent[0]} "
-            "first). Download the folder again."
-        )
-    return [folder / name for name in files]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not JSON: {error}. Download it again.") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} is not a JSON object. Download it again.")
-    return value

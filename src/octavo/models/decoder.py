@@ -1,7 +1,7 @@
 """The torch decoder: runs any `ModelSpec`, one step at a time.
 
 It knows arithmetic; it must not know sequences, blocks or sampling. The arithmetic follows
-Hugging Face's Llama: norms and rotary tables in float32, everything else in the weights' dtype.
+Hugging Face's models: norms and rotary tables in float32, everything else in the weights' dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from octavo.contract.model import ModelSpec
 from octavo.errors import ModelError
 from octavo.kernels.dtypes import TORCH_DTYPES
 from octavo.kernels.linear import linear
+from octavo.models.experts import Dense, Mixture
+from octavo.models.rope import Rotary, Rotation
 from octavo.models.rows import RowTiles
+from octavo.models.weights import weight_shapes
 
 
 class WeightSource(Protocol):
@@ -43,24 +46,13 @@ class LayerWeights:
     attn_norm: Tensor
     qkv: Tensor
     """[(heads + 2 * kv_heads) * head_dim, hidden]: queries, keys, values."""
+    qkv_bias: Tensor | None
+    """[(heads + 2 * kv_heads) * head_dim]"""
+    qk_norm: Tensor | None
+    """[heads + kv_heads, head_dim]: the norm of queries for each head, then that of keys."""
     o: Tensor
     ffn_norm: Tensor
-    gate_up: Tensor
-    """[2 * intermediate, hidden]: gate, up."""
-    down: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """Rotary factors of some rows: [rows, 1, head_dim / 2], float32 values in the model's dtype."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def split(self, sizes: tuple[int, ...]) -> list[Rotation]:
-        """Cut into runs of rows."""
-        pairs = zip(self.cos.split(sizes), self.sin.split(sizes), strict=True)
-        return [Rotation(cos, sin) for cos, sin in pairs]
+    feed_forward: Dense | Mixture
 
 
 class Decoder:
@@ -83,8 +75,8 @@ class Decoder:
         self._embedding = embedding
         self._norm = norm
         self._output = output
-        exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.int64).float() / spec.head_dim
-        self._frequencies = (1.0 / spec.rope_theta**exponents).to(embedding.device)
+        self.rotation = Rotary(spec, embedding.device, embedding.dtype)
+        """Works out the rotary factors of positions."""
 
     @property
     def device(self) -> torch.device:
@@ -122,16 +114,12 @@ class Decoder:
             if padding:
                 attended = F.pad(attended, (0, 0, 0, padding))
             rows = [
-                self.finish(layer, x, y) for x, y in zip(rows, attended.split(sizes), strict=True)
+                self.finish(layer, x, y, tiles)
+                for x, y in zip(rows, attended.split(sizes), strict=True)
             ]
         if not sizes:
             return self._embedding.new_empty(0, self.spec.vocab_size, dtype=torch.float32)
         return _joined([self.logits(x) for x in rows])[: inputs.sample_rows.shape[0]]
-
-    def rotation(self, positions: Tensor) -> Rotation:
-        """Work out the rotary factors of positions: [rows] → [rows, 1, head_dim / 2] each."""
-        angles = (positions.float()[:, None] * self._frequencies)[:, None, :]
-        return Rotation(angles.cos().to(self.dtype), angles.sin().to(self.dtype))
 
     def project(
         self, layer: LayerWeights, x: Tensor, turn: Rotation
@@ -142,25 +130,33 @@ class Decoder:
         """
         spec = self.spec
         states = linear(self._normed(x, layer.attn_norm), layer.qkv)
+        if layer.qkv_bias is not None:
+            states = states + layer.qkv_bias
         states = states.view(x.shape[0], -1, spec.head_dim)
         rotated = spec.num_heads + spec.num_kv_heads
-        low, high = states[:, :rotated].chunk(2, dim=-1)
-        turned = torch.cat(
-            (low * turn.cos - high * turn.sin, high * turn.cos + low * turn.sin), dim=-1
-        )
+        heads = states[:, :rotated]
+        if layer.qk_norm is not None:
+            heads = self._normed(heads, layer.qk_norm)
+        turned = turn.turn(heads)
         return turned[:, : spec.num_heads], turned[:, spec.num_heads :], states[:, rotated:]
 
-    def finish(self, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
+    def finish(self, layer: LayerWeights, x: Tensor, attended: Tensor, tiles: RowTiles) -> Tensor:
         """Add attention's output and the feed-forward part to rows.
 
-        x: [rows, hidden_size]; attended: [rows, num_heads * head_dim]. Returns [rows, hidden_size].
+        x: [rows, hidden_size]; attended: [rows, num_heads * head_dim]; tiles: how an expert's
+        rows are cut. Returns [rows, hidden_size].
         """
+        x, normed = self.enter_feed_forward(layer, x, attended)
+        if isinstance(layer.feed_forward, Dense):
+            return x + layer.feed_forward(normed)
+        return x + layer.feed_forward(normed, tiles)
+
+    def enter_feed_forward(
+        self, layer: LayerWeights, x: Tensor, attended: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add attention's output to rows; return them, and what the feed-forward part reads."""
         x = x + linear(attended, layer.o)
-        gate, up = linear(self._normed(x, layer.ffn_norm), layer.gate_up).chunk(2, dim=-1)
-        # Not F.silu: on a CPU its last elements take another path, so that bits depend on place.
-        gate = gate.float()
-        active = (gate / (1.0 + torch.exp(-gate))).to(up.dtype)
-        return x + linear(active * up, layer.down)
+        return x, self._normed(x, layer.ffn_norm)
 
     def logits(self, x: Tensor) -> Tensor:
         """Score the vocabulary after rows: [rows, hidden_size] → [rows, vocab_size] float32."""
@@ -180,11 +176,10 @@ def load_decoder(
     Raises ModelError when a tensor has not the shape that the spec asks for.
     """
     spec = source.spec
-    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, wide = spec.hidden_size, spec.intermediate_size
+    shapes = weight_shapes(spec)
 
-    def read(name: str, *shape: int) -> Tensor:
-        values = source.tensor(name)
+    def read(name: str) -> Tensor:
+        values, shape = source.tensor(name), shapes[name]
         if values.shape != shape:
             raise ModelError(f"tensor {name} has shape {values.shape}, {spec.family} needs {shape}")
         # A copy: the source may give a read-only view of a mapped file.
@@ -192,30 +187,41 @@ def load_decoder(
         tensor.copy_(torch.from_numpy(np.require(values, requirements=["C", "W"])))
         return tensor
 
+    def together(head: str, *names: str) -> Tensor:
+        return torch.cat([read(head + name) for name in names])
+
+    def dense(head: str) -> Dense:
+        return Dense(together(head, "gate", "up"), read(head + "down"))
+
+    def feed_forward(head: str) -> Dense | Mixture:
+        if spec.experts is None:
+            return dense(head)
+        experts = (dense(f"{head}experts.{number}.") for number in range(spec.experts.number))
+        return Mixture(spec.experts, read(head + "router"), tuple(experts))
+
+    def qk_norm(head: str) -> Tensor:
+        norms = (read(head + "q_norm"), spec.num_heads), (read(head + "k_norm"), spec.num_kv_heads)
+        return torch.cat([norm.expand(heads, -1) for norm, heads in norms])
+
     def layer(number: int) -> LayerWeights:
-        name = f"layers.{number}."
+        head = f"layers.{number}."
         return LayerWeights(
-            attn_norm=read(name + "attn_norm", hidden),
-            qkv=torch.cat(
-                (
-                    read(name + "q", query, hidden),
-                    read(name + "k", kv, hidden),
-                    read(name + "v", kv, hidden),
-                )
-            ),
-            o=read(name + "o", hidden, query),
-            ffn_norm=read(name + "ffn_norm", hidden),
-            gate_up=torch.cat((read(name + "gate", wide, hidden), read(name + "up", wide, hidden))),
-            down=read(name + "down", hidden, wide),
+            attn_norm=read(head + "attn_norm"),
+            qkv=together(head, "q", "k", "v"),
+            qkv_bias=together(head, "q_bias", "k_bias", "v_bias") if spec.qkv_bias else None,
+            qk_norm=qk_norm(head) if spec.qk_norm else None,
+            o=read(head + "o"),
+            ffn_norm=read(head + "ffn_norm"),
+            feed_forward=feed_forward(head),
         )
 
-    embedding = read("embedding", spec.vocab_size, hidden)
+    embedding = read("embedding")
     return Decoder(
         spec,
         embedding=embedding,
         layers=tuple(layer(number) for number in range(spec.num_layers)),
-        norm=read("norm", hidden),
-        output=embedding if spec.tied_embeddings else read("output", spec.vocab_size, hidden),
+        norm=read("norm"),
+        output=embedding if spec.tied_embeddings else read("output"),
     )
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from octavo.models.decoder import Decoder
+from octavo.models.experts import Dense, Mixture
 from octavo.models.rows import RowTiles
 
 CANDIDATES = (128, 96, 64, 48, 32, 24, 16, 12, 8, 4, 2, 1)
@@ -67,8 +68,15 @@ class _Probe:
         decoder, layer = self._decoder, self._decoder.layers[0]
         rows = rows.to(decoder.device)
         x, turn = self._x[rows], decoder.rotation(self._positions.to(rows.device)[rows])
-        projected = decoder.project(layer, x, turn)
-        return [*projected, decoder.finish(layer, x, self._attended[rows]), decoder.logits(x)]
+        middle, normed = decoder.enter_feed_forward(layer, x, self._attended[rows])
+        feed = layer.feed_forward
+        # A mixture cuts the rows of an expert into these very tiles, whatever the step holds.
+        fed = [feed(normed)] if isinstance(feed, Dense) else _mixed(feed, normed)
+        return [*decoder.project(layer, x, turn), middle, *fed, decoder.logits(x)]
+
+
+def _mixed(feed: Mixture, rows: Tensor) -> list[Tensor]:
+    return [feed.route(rows), feed.experts[0](rows)]
 
 
 def _equal(got: list[Tensor], plain: list[Tensor], rows: Tensor) -> bool:

@@ -105,18 +105,19 @@ class GGUFFile:
         entry = self.tensors[name]
         return np.frombuffer(self._data, np.uint8, entry.num_bytes, entry.offset)
 
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor as float32 in an array of its own."""
+    def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
+        """Return a tensor as float32 in an array of its own; part: one entry of its first axis."""
         # gguf costs a tenth of a second to import, and a tokenizer alone does not need it.
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
         entry = self.tensors[name]
-        rows = self.raw(name).reshape(
-            -1, entry.shape[-1] // entry.kind.block * entry.kind.block_bytes
-        )
+        row_bytes = entry.shape[-1] // entry.kind.block * entry.kind.block_bytes
+        rows, shape = self.raw(name).reshape(-1, row_bytes), entry.shape
+        if part is not None:
+            rows, shape = rows.reshape(shape[0], -1, row_bytes)[part], shape[1:]
         values = dequantize(rows, GGMLQuantizationType(entry.kind.number))
-        return np.array(values, np.float32).reshape(entry.shape)
+        return np.array(values, np.float32).reshape(shape)
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -188,7 +189,8 @@ class _Header:
             if kind is None:
                 raise ModelError(
                     f"{self._path}: tensor {name!r} has type {_type_name(number)}, which is not "
-                    f"read. Types read: {', '.join(known.name for known in _TYPES.values())}."
+                    f"read. Types read: {', '.join(known.name for known in _TYPES.values())}. "
+                    "Get the model in one of them, or quantize it again."
                 )
             table.append((name, tuple(reversed(dims)), kind, offset))
         start = self._start_of_data()

@@ -58,10 +58,12 @@ class SafetensorsFile:
         entry = self.tensors[name]
         return np.frombuffer(self._data, np.uint8, entry.num_bytes, entry.offset)
 
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor as float32 in an array of its own."""
+    def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
+        """Return a tensor as float32 in an array of its own; part: one entry of its first axis."""
         entry = self.tensors[name]
-        raw = self.raw(name)
+        raw, shape = self.raw(name), entry.shape
+        if part is not None:
+            raw, shape = raw.reshape(shape[0], -1)[part], shape[1:]
         match entry.dtype:
             case "bfloat16":
                 # bfloat16 is the upper half of a float32.
@@ -70,7 +72,7 @@ class SafetensorsFile:
                 values = raw.view("<f2").astype(np.float32)
             case _:
                 values = raw.view("<f4").astype(np.float32)
-        return values.reshape(entry.shape)
+        return values.reshape(shape)
 
 
 def _read_table(path: Path, data: mmap.mmap) -> dict[str, StoredTensor]:
@@ -102,7 +104,7 @@ def _entry(path: Path, name: str, row: Any, start: int, size: int) -> StoredTens
     if dtype_name not in DTYPES:
         raise ModelError(
             f"{path}: tensor {name!r} has dtype {dtype_name}, which is not read. "
-            f"Dtypes read: {', '.join(DTYPES)}."
+            f"Dtypes read: {', '.join(DTYPES)}. Get the model in one of them, or as GGUF."
         )
     dtype, item_bytes = DTYPES[dtype_name]
     if end - begin != math.prod(shape) * item_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from octavo.contract.layout import KVLayout, kv_layout
 from octavo.contract.model import ModelSpec
 from octavo.contract.sampling import SamplingParams
 from octavo.models.decoder import Decoder, load_decoder
+from octavo.models.weights import weight_shapes
 from octavo.pages.arena import Arena
 from octavo.runner.torch_runner import TorchRunner
 
@@ -39,8 +41,12 @@ def tiny_spec(
     num_kv_heads: int = 2,
     head_dim: int = 16,
     tied_embeddings: bool = True,
+    **beyond: Any,  # a field of any type
 ) -> ModelSpec:
-    """Describe a Llama that computes a step in about a millisecond."""
+    """Describe a decoder that computes a step in about a millisecond: a Llama.
+
+    beyond: fields of `ModelSpec` that make it something else, such as experts.
+    """
     return ModelSpec(
         family="llama",
         vocab_size=vocab_size,
@@ -54,6 +60,7 @@ def tiny_spec(
         norm_eps=1e-5,
         rope_theta=10000.0,
         tied_embeddings=tied_embeddings,
+        **beyond,
     )
 
 
@@ -66,35 +73,15 @@ class RandomWeights:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name every tensor of the model with its shape."""
-        spec = self.spec
-        hidden, wide = spec.hidden_size, spec.intermediate_size
-        query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "embedding": (spec.vocab_size, hidden),
-            "norm": (hidden,),
-        }
-        if not spec.tied_embeddings:
-            shapes["output"] = (spec.vocab_size, hidden)
-        for layer in range(spec.num_layers):
-            parts = {
-                "attn_norm": (hidden,),
-                "q": (query, hidden),
-                "k": (kv, hidden),
-                "v": (kv, hidden),
-                "o": (hidden, query),
-                "ffn_norm": (hidden,),
-                "gate": (wide, hidden),
-                "up": (wide, hidden),
-                "down": (hidden, wide),
-            }
-            shapes |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
-        return shapes
+        return weight_shapes(self.spec)
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         """Draw one tensor; the same name gives the same numbers."""
         shape = self.shapes()[name]
         draw = np.random.default_rng([self.seed, *name.encode()])
         values = draw.standard_normal(shape, dtype=np.float32)
+        if name.endswith("_bias"):
+            return values
         if len(shape) == 1:
             return 1.0 + 0.1 * values
         # Not smaller: attention and sampling should have something to choose between.

@@ -1,22 +1,27 @@
 """Build a tokenizer from the vocabulary in GGUF metadata: one row per kind.
 
 `tokenizer.ggml.model` names the kind of vocabulary, `tokenizer.ggml.pre` how its authors cut
-text before merging. A later kind adds a row.
+text before merging. A later kind or cut adds a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from octavo.errors import ModelError
 
+_UNKNOWN = 2
 _CONTROL = 3
 _USER_DEFINED = 4
+
+_SPACE = "\u2581"
+"""How SentencePiece writes a space."""
 
 
 @cache
@@ -43,75 +48,207 @@ def _single_digits_cut() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([digits, _gpt2_cut()])
 
 
-_BYTE_LEVEL_CUTS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-    "default": _gpt2_cut,
-    "gpt-2": _gpt2_cut,
-    "smollm": _single_digits_cut,
+def _words_and_numbers_cut(digits: int) -> pre_tokenizers.PreTokenizer:
+    """Cut into words, numbers of at most so many digits, punctuation, and space.
+
+    Source: the published tokenizers of Llama 3 (three digits) and Qwen2 (one).
+    """
+    number = r"\p{N}" if digits == 1 else rf"\p{{N}}{{1,{digits}}}"
+    parts = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        number,
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("|".join(parts)), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What `tokenizer.ggml.pre` stands for."""
+
+    cut: Callable[[], pre_tokenizers.PreTokenizer]
+    composes: bool = False
+    """Letters and their accents are joined first (NFC)."""
+    whole_words: bool = False
+    """A word that is a token is taken as it is, even if no merges lead to it."""
+    adds_bos: bool = False
+    """What a file means that does not say."""
+
+
+_LLAMA3 = _Rules(lambda: _words_and_numbers_cut(3), whole_words=True, adds_bos=True)
+
+_BYTE_LEVEL_RULES = {
+    "default": _Rules(_gpt2_cut),
+    "gpt-2": _Rules(_gpt2_cut),
+    "smollm": _Rules(_single_digits_cut),
+    "qwen2": _Rules(lambda: _words_and_numbers_cut(1), composes=True),
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
 }
 
 
-def _byte_level(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    name = metadata.get("tokenizer.ggml.pre", "default")
-    cut = _BYTE_LEVEL_CUTS.get(name)
-    if cut is None:
-        raise ModelError(
-            f"the file's vocabulary cuts text by the rules named {name!r} (tokenizer.ggml.pre); "
-            f"supported: {', '.join(_BYTE_LEVEL_CUTS)}. Use the Hugging Face folder instead."
+class _Vocabulary:
+    """The metadata's lists, checked when they are asked for."""
+
+    def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
+        self._metadata = metadata
+        self.where = where
+
+    def get(self, name: str) -> Any:  # whatever the file says
+        return self._metadata.get(f"tokenizer.ggml.{name}")
+
+    def texts(self, name: str) -> list[str]:
+        value = self.get(name)
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise ModelError(
+                f"{self.where} has no list of texts in tokenizer.ggml.{name}, so it cannot encode "
+                "text. Convert the model again, with its tokenizer."
+            )
+        return value
+
+    def scores(self) -> list[float]:
+        value = self.get("scores")
+        numbers = isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
+        if not numbers or len(value) != len(self.texts("tokens")):
+            raise ModelError(
+                f"{self.where} has no score for each token in tokenizer.ggml.scores, so it cannot "
+                "encode text. Convert the model again, with its tokenizer."
+            )
+        return value
+
+    def merges(self) -> list[tuple[str, ...]]:
+        return [tuple(merge.split(" ")) for merge in self.texts("merges")]
+
+    def model(self, merges: list[tuple[str, ...]], **options: Any) -> models.BPE:  # its options
+        vocabulary = {token: index for index, token in enumerate(self.texts("tokens"))}
+        try:
+            # The library wants pairs; it names a merge of any other length in its error.
+            return models.BPE(vocab=vocabulary, merges=merges, **options)  # pyright: ignore[reportArgumentType]
+        except Exception as error:  # the library raises bare Exception for whatever it dislikes
+            raise ModelError(
+                f"{self.where}: the vocabulary and its merges do not fit: {error}. Convert the "
+                "model again, with its tokenizer."
+            ) from error
+
+    def unsupported(self, what: str, key: str, known: Mapping[str, object]) -> ModelError:
+        return ModelError(
+            f"{self.where}: {what} (tokenizer.ggml.{key}); supported: {', '.join(known)}. Use the "
+            "Hugging Face folder instead."
         )
-    vocabulary = {token: index for index, token in enumerate(_texts(metadata, "tokens"))}
-    merges = [tuple(merge.split(" ")) for merge in _texts(metadata, "merges")]
-    try:
-        # The library wants pairs; it names a merge of any other length in its error.
-        model = models.BPE(vocab=vocabulary, merges=merges)  # pyright: ignore[reportArgumentType]
-    except Exception as error:  # the library raises bare Exception for whatever it dislikes
-        raise ModelError(f"the file's vocabulary and its merges do not fit: {error}") from error
-    backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = cut()
+
+
+def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
+    rules = _rules(vocabulary)
+    backend = tokenizers.Tokenizer(
+        vocabulary.model(vocabulary.merges(), ignore_merges=rules.whole_words)
+    )
+    if rules.composes:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = rules.cut()
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-_KINDS: dict[str, Callable[[Mapping[str, Any]], tokenizers.Tokenizer]] = {"gpt2": _byte_level}
+def _rules(vocabulary: _Vocabulary) -> _Rules:
+    name = vocabulary.get("pre")
+    name = "default" if name is None else name
+    rules = _BYTE_LEVEL_RULES.get(name) if isinstance(name, str) else None
+    if rules is None:
+        what = f"the vocabulary cuts text by the rules named {name!r}"
+        raise vocabulary.unsupported(what, "pre", _BYTE_LEVEL_RULES)
+    return rules
 
 
-def backend_from_gguf(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """Build the tokenizer, its special and its added tokens.
+def _sentence_piece(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
+    """Merge neighbours by the score of what they make; spell what is no token in bytes.
 
-    Raises `ModelError` for a kind that is not supported, or a vocabulary that is broken.
+    As transformers has it, a space is put before a text that has none; SentencePiece itself puts
+    one before every text.
     """
-    kind = metadata.get("tokenizer.ggml.model")
-    build = _KINDS.get(kind) if isinstance(kind, str) else None
-    if build is None:
-        raise ModelError(
-            f"the file's vocabulary is of kind {kind!r} (tokenizer.ggml.model); supported: "
-            f"{', '.join(_KINDS)}. Use the Hugging Face folder instead."
+    spaced = vocabulary.get("add_space_prefix") is not False
+    merges = vocabulary.merges() if vocabulary.get("merges") else _merges_by_score(vocabulary)
+    types, tokens = vocabulary.get("token_type"), vocabulary.texts("tokens")
+    unknown = [
+        token
+        for token, kind in zip(tokens, types if isinstance(types, list) else [], strict=False)
+        if kind == _UNKNOWN
+    ]
+    backend = tokenizers.Tokenizer(
+        vocabulary.model(
+            merges, fuse_unk=True, byte_fallback=True, unk_token=unknown[0] if unknown else None
         )
-    backend = build(metadata)
-    types = metadata.get("tokenizer.ggml.token_type")
-    if isinstance(types, list):
-        marked = list(zip(_texts(metadata, "tokens"), types, strict=False))
-        backend.add_special_tokens(
-            [
-                AddedToken(token, normalized=False, special=True)
-                for token, kind in marked
-                if kind == _CONTROL and token
-            ]
-        )
-        backend.add_tokens(
-            [
-                AddedToken(token, normalized=False, special=False)
-                for token, kind in marked
-                if kind == _USER_DEFINED and token
-            ]
-        )
+    )
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement=_SPACE, prepend_scheme="first" if spaced else "never", split=False
+    )
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence(steps + [decoders.Strip(" ", 1, 0)] * spaced)
     return backend
 
 
-def _texts(metadata: Mapping[str, Any], name: str) -> list[str]:
-    value = metadata.get(f"tokenizer.ggml.{name}")
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise ModelError(
-            f"the file has no list of texts in tokenizer.ggml.{name}, so it cannot encode text. "
-            "Convert the model again, with its tokenizer."
-        )
-    return value
+def _merges_by_score(vocabulary: _Vocabulary) -> list[tuple[str, ...]]:
+    """Return the pairs of tokens that make a token, the best-scored first.
+
+    Equal scores keep the order in which transformers has them: longer beginnings first, then
+    the order of the vocabulary.
+    """
+    tokens, scores = vocabulary.texts("tokens"), vocabulary.scores()
+    ids = {token: index for index, token in enumerate(tokens)}
+    best = {token: scores[index] for token, index in ids.items()}
+    merges: list[tuple[float, str, str]] = []
+    for token, score in best.items():
+        cuts = [(token[:place], token[place:]) for place in range(1, len(token))]
+        pairs = [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
+        pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        merges += [(score, left, right) for left, right in pairs]
+    merges.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
+    return [(left, right) for _, left, right in merges]
+
+
+_KINDS: dict[str, Callable[[_Vocabulary], tokenizers.Tokenizer]] = {
+    "gpt2": _byte_level,
+    "llama": _sentence_piece,
+}
+
+
+def backend_from_gguf(metadata: Mapping[str, Any], where: str) -> tokenizers.Tokenizer:
+    """Build the tokenizer, its special and its added tokens; `where` names the file for errors.
+
+    Raises `ModelError` for a kind that is not supported, or a vocabulary that is broken.
+    """
+    vocabulary = _Vocabulary(metadata, where)
+    kind = vocabulary.get("model")
+    build = _KINDS.get(kind) if isinstance(kind, str) else None
+    if build is None:
+        raise vocabulary.unsupported(f"the vocabulary is of kind {kind!r}", "model", _KINDS)
+    backend = build(vocabulary)
+    types = vocabulary.get("token_type")
+    if isinstance(types, list):
+        marked = list(zip(vocabulary.texts("tokens"), types, strict=False))
+        for special, kinds in ((True, (_UNKNOWN, _CONTROL)), (False, (_USER_DEFINED,))):
+            added = [
+                AddedToken(token, normalized=False, special=special)
+                for token, kind in marked
+                if kind in kinds and token
+            ]
+            (backend.add_special_tokens if special else backend.add_tokens)(added)
+    return backend
+
+
+def adds_bos(metadata: Mapping[str, Any], where: str) -> bool:
+    """Tell whether a prompt starts with the begin token; many files leave it to the kind."""
+    vocabulary = _Vocabulary(metadata, where)
+    stated = vocabulary.get("add_bos_token")
+    if isinstance(stated, bool):
+        return stated
+    return vocabulary.get("model") == "llama" or _rules(vocabulary).adds_bos

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import decoders
 
 from octavo.errors import ModelError, RequestError
-from octavo.text.gguf_vocabulary import backend_from_gguf, byte_alphabet
+from octavo.text.gguf_vocabulary import adds_bos, backend_from_gguf, byte_alphabet
 from octavo.text.template import ChatTemplate
 
 
@@ -55,12 +55,12 @@ class Tokenizer:
             _frame(backend, special)
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Build from the metadata of a GGUF file, as plain values.
+    def from_gguf(cls, metadata: Mapping[str, Any], where: str = "the GGUF file") -> Tokenizer:
+        """Build from the metadata of a GGUF file, as plain values; `where` names it for errors.
 
         Raises `ModelError` for a kind of vocabulary that is not supported.
         """
-        backend = backend_from_gguf(metadata)
+        backend = backend_from_gguf(metadata, where)
         head = "tokenizer.ggml."
         names = {
             "bos_token": "bos_token_id",
@@ -79,7 +79,7 @@ class Tokenizer:
                 for name, token_id in ids.items()
                 if token_id is not None
             },
-            adds_bos=metadata.get(f"{head}add_bos_token") is True,
+            adds_bos=adds_bos(metadata, where),
             adds_eos=metadata.get(f"{head}add_eos_token") is True,
         )
         return cls(backend, special, _templates(metadata.get("tokenizer.chat_template")))
