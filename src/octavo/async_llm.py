@@ -20,8 +20,8 @@ from octavo.text.tokenizer import Tokenizer
 class AsyncLLM:
     """An `LLM` whose engine runs in a thread of its own.
 
-    Made from a built one: `AsyncLLM(LLM(...))`. `generate` may be called from any number of tasks at once; their
-    requests run in one batch and share prefixes.
+    Made from a built one: `AsyncLLM(LLM(...))`. `generate` may be called from any number of tasks
+    at once; their requests run in one batch and share prefixes.
     """
 
     def __init__(self, llm: LLM) -> None:

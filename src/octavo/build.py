@@ -25,6 +25,8 @@ from octavo.memory.reservation import RESERVATIONS, Reservation
 from octavo.memory.tier import Tier
 from octavo.models.catalog import CATALOG, DEFAULT_ALIAS, find, pull
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
+from octavo.models.hub import fetch_folder, is_hub_id
+from octavo.plugins import extended
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS
@@ -32,9 +34,13 @@ from octavo.sched.scheduler import Scheduler
 from octavo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from octavo.attention.backend import AttentionBackend
     from octavo.pages.arena import Arena
     from octavo.runner.torch_runner import LogitsObserver
+
+    MakeAttention: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
 
 Report = Callable[[str], None]
 
@@ -65,33 +71,41 @@ class Built:
     """Row counts in which a deterministic executor computes; empty if it is not."""
 
 
-def attention_backends() -> dict[str, Callable[[Arena, ModelSpec], AttentionBackend]]:
-    """Return the attention backends by name; loads torch."""
+def attention_backends() -> dict[str, MakeAttention]:
+    """Return the attention backends by name, those of plug-ins included; loads torch."""
     from octavo.attention.reference import ReferenceAttention
 
     def reference(arena: Arena, spec: ModelSpec) -> AttentionBackend:
         return ReferenceAttention(arena, num_heads=spec.num_heads)
 
-    return {"reference": reference}
+    table: dict[str, MakeAttention] = {"reference": reference}
+    return extended("octavo.attention", table)
 
 
-def pull_model(alias: str, report: Report) -> Path:
-    """Fetch a model that is known by a short name; see `models.catalog.pull`."""
-    return pull(alias, report=report)
+def pull_model(name: str, report: Report) -> Path:
+    """Fetch a model by its short name, or by its Hugging Face id (organization/name)."""
+    if name not in CATALOG and is_hub_id(name):
+        return fetch_folder(name, offline=False, report=report)
+    return pull(name, report=report)
 
 
 def resolve_model(model: str | None, *, offline: bool, report: Report) -> Path:
-    """Find a model's files; a known name that is absent is fetched unless `offline`.
+    """Find a model's files; what is absent is fetched unless `offline`.
 
-    HF_HUB_OFFLINE=1 in the environment means offline too. Raises ModelError or FetchError.
+    model: a path, a known name, or a Hugging Face id (organization/name). HF_HUB_OFFLINE=1 in
+    the environment means offline too. Raises ModelError or FetchError.
     """
     name = DEFAULT_ALIAS if model is None else model
     found = find(name)
     if found is not None:
         return found
+    switch = os.environ.get("HF_HUB_OFFLINE", "0").lower()
+    offline = offline or switch in ("1", "true", "yes", "on")
     if name not in CATALOG:
+        if is_hub_id(name):
+            return fetch_folder(name, offline=offline, report=report)
         return Path(name)  # opening it says what is wrong
-    if offline or os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+    if offline:
         raise ModelError(
             f"model {name} is not in the cache folder and fetching is off: "
             f"run `octavo pull {name}` where there is a network, or name a file with --model"
@@ -102,9 +116,9 @@ def resolve_model(model: str | None, *, offline: bool, report: Report) -> Path:
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     """Build the tokenizer that lies beside, or inside, a checkpoint."""
     source = checkpoint.tokenizer_source
-    return (
-        Tokenizer.from_folder(source) if isinstance(source, Path) else Tokenizer.from_gguf(source)
-    )
+    if isinstance(source, Path):
+        return Tokenizer.from_folder(source)
+    return Tokenizer.from_gguf(source, str(checkpoint.path))
 
 
 def build_engine(
@@ -119,18 +133,24 @@ def build_engine(
     report: told in words what takes long. on_logits: shown the logits of every step. depth:
     steps in flight; this executor computes as it is given a step, so that 2 brings no speed.
     """
-    rule = _named("reservation", config.reservation, RESERVATIONS)
-    order = _named("scheduling_policy", config.scheduling_policy, ORDERS)
+    reservations = extended("octavo.reservations", RESERVATIONS)
+    rule = _named("reservation", config.reservation, reservations)
+    orders = extended("octavo.orders", ORDERS)
+    order = _named("scheduling_policy", config.scheduling_policy, orders)
+    policies = extended("octavo.eviction", EVICTION_POLICIES)
+    policy = _named("eviction_policy", config.eviction_policy, policies)
     _require_torch()
     path = resolve_model(config.model, offline=config.offline, report=report)
     checkpoint = open_checkpoint(path)
+    for note in checkpoint.notes:
+        report(note)
     dtype = checkpoint.dtype if config.dtype == "auto" else config.dtype
     layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=dtype)
     longest = _max_model_len(config, checkpoint.spec)
     tokenizer = open_tokenizer(checkpoint)
     num_blocks = pool_blocks(config, layout, longest)
     runner, tiles = _torch_runner(config, checkpoint, layout, num_blocks, on_logits)
-    cache, pool_tokens = build_cache(rule, layout, num_blocks, longest)
+    cache, pool_tokens = build_cache(rule, layout, num_blocks, longest=longest, policy=policy())
     limits = Limits(config.max_num_seqs, config.max_num_batched_tokens, longest, pool_tokens)
     scheduler = Scheduler(cache, order(), limits)
     return Built(
@@ -157,7 +177,7 @@ def pool_blocks(config: EngineConfig, layout: KVLayout, longest: int) -> int:
         raise ConfigError(
             f"kv_cache_memory_bytes is {wanted}, but only {free} bytes of memory are free: lower it"
         )
-    count = wanted // layout.block_bytes
+    count = layout.blocks_in(wanted)
     least = layout.blocks_for(2)
     if count < least:
         raise ConfigError(
@@ -169,13 +189,18 @@ def pool_blocks(config: EngineConfig, layout: KVLayout, longest: int) -> int:
 
 
 def build_cache(
-    rule: Reservation, layout: KVLayout, num_blocks: int, longest: int
+    rule: Reservation,
+    layout: KVLayout,
+    num_blocks: int,
+    *,
+    longest: int,
+    policy: EvictionPolicy,
 ) -> tuple[Cache, int]:
     """Build the cache manager of a reservation rule; returns it and the longest text it holds."""
     if rule.tokens is None:
         align = math.lcm(*layout.block_sizes)
         weights = tuple(align // size for size in layout.block_sizes)
-        device = Tier("device", num_blocks, EVICTION_POLICIES["lru"](), weights)
+        device = Tier("device", num_blocks, policy, weights)
         cache = KVCacheManager(layout.block_sizes, (device,))
         return cache, layout.capacity_tokens(num_blocks)
     if len(layout.groups) > 1:
@@ -198,9 +223,13 @@ def _torch_runner(
 
     decoder = load_decoder(checkpoint, dtype=layout.dtype)
     arena = Arena(layout, num_blocks)
-    backend = attention_backends()["reference"](arena, checkpoint.spec)
+    backend = _named("attention_backend", config.attention_backend, attention_backends())
     runner = TorchRunner(
-        decoder, arena, backend, deterministic=config.deterministic, on_logits=on_logits
+        decoder,
+        arena,
+        backend(arena, checkpoint.spec),
+        deterministic=config.deterministic,
+        on_logits=on_logits,
     )
     return runner, runner.row_tiles.sizes
 

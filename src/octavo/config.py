@@ -35,6 +35,11 @@ class EngineConfig:
     reservation: str = "on_demand"
     """How memory is set aside for a request; all but on_demand are baselines."""
     scheduling_policy: str = "fcfs"
+    """fcfs, priority, or one that a plug-in brings."""
+    eviction_policy: str = "lru"
+    """Which cached block is given up first: lru, or one that a plug-in brings."""
+    attention_backend: str = "reference"
+    """reference, or one that a plug-in brings."""
     deterministic: bool = False
     """The same bits whatever else is in the batch, warm or cold; slower."""
     offline: bool = False

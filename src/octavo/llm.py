@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TypeAlias, cast
@@ -43,6 +43,8 @@ class LLM:
         max_model_len: int | None = None,
         reservation: str = "on_demand",
         scheduling_policy: str = "fcfs",
+        eviction_policy: str = "lru",
+        attention_backend: str = "reference",
         deterministic: bool = False,
         offline: bool = False,
         report: Callable[[str], None] | None = None,
@@ -62,6 +64,8 @@ class LLM:
             max_model_len=max_model_len,
             reservation=reservation,
             scheduling_policy=scheduling_policy,
+            eviction_policy=eviction_policy,
+            attention_backend=attention_backend,
             deterministic=deterministic,
             offline=offline,
         )
@@ -142,7 +146,7 @@ class LLM:
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         priority: Iterable[int] | None = None,
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta, None, None]:
         """Answer prompts, all together, and yield each piece of text as it comes.
 
         Leaving the loop early aborts what is not finished. Otherwise like `generate`.
@@ -153,7 +157,7 @@ class LLM:
         """End a request that `stream` is answering; nothing more of it will come."""
         self._engine.abort(request_id)
 
-    def _run(self, requests: list[tuple[Request, RequestOutput]]) -> Iterator[Delta]:
+    def _run(self, requests: list[tuple[Request, RequestOutput]]) -> Generator[Delta, None, None]:
         """Run requests to their end and keep their results up to date."""
         results = {
             request.id: (number, output) for number, (request, output) in enumerate(requests)

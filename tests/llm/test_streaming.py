@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_tasks_share_one_engine_and_get_the_same_answers(llm):
 
     async def ask(engine: AsyncLLM, prompt: str) -> str:
         texts = [result.outputs[0].text async for result in engine.generate(prompt, GREEDY)]
-        assert all(late.startswith(early) for early, late in zip(texts, texts[1:], strict=False))
+        assert all(late.startswith(early) for early, late in pairwise(texts))
         return texts[-1]
 
     async def main() -> list[str]:

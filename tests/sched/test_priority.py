@@ -184,6 +184,19 @@ def test_a_displaced_request_gets_its_turn_in_a_stream_of_better_ones():
     assert preemptions(driver) <= 3
 
 
+def test_a_displaced_request_makes_progress_before_it_is_displaced_again():
+    driver = driver_of(100, max_num_seqs=1, storm_guard_tokens=4)
+    running(driver, "bad", [1] * 8, priority=LATER, max_tokens=40)
+    urgent(driver, [2] * 5, max_tokens=1)
+    before = len(driver.answers["bad", 0].tokens)
+    driver.step()  # "bad" is admitted again
+    driver.add(make_request("second", [3] * 5, priority=URGENT))
+    while preemptions(driver) == 1:
+        driver.step()
+
+    assert len(driver.answers["bad", 0].tokens) - before == 4
+
+
 def test_a_displaced_request_resumes_with_its_text():
     driver = driver_of(100, max_num_seqs=1)
     running(driver, "bad", [1] * 20, priority=LATER)

@@ -1,0 +1,1 @@
+"""An eviction policy and an attention backend for octavo."""
