@@ -243,6 +243,19 @@ def test_forks_that_share_a_private_block_are_taken_along(desk):
     assert desk.fail(parent) == {parent.id, child.id}
 
 
+def test_a_fork_of_a_sequence_that_has_left_is_taken_along(desk):
+    parent = desk.waiting(TEXT[:2])
+    desk.admit(parent)
+    failing = desk.step
+    desk.step += 1
+    child = desk.fork(parent)
+    desk.release(parent)
+
+    doomed = desk.cache.revoke(failing, set())
+
+    assert doomed == {child.id}
+
+
 def test_a_failure_after_everybody_was_released_leaves_a_clean_pool(desk):
     leader, follower = desk.running(TEXT), desk.running([*TEXT, 1])
     for seq in (leader, follower):

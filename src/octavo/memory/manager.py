@@ -62,8 +62,11 @@ class KVCacheManager:
         return waiting
 
     def lookup(self, seq: Sequence) -> Hit:
-        """Find the longest known prefix of a sequence that has no blocks. Changes no block."""
-        hit = self._prefixes.find(seq, seq.length - 1)
+        """Find the longest known and reusable prefix of a sequence without blocks.
+
+        Changes no block.
+        """
+        hit = self._prefixes.find(seq, seq.reusable)
         if not self._transfers.open:
             return hit
         late = self._first_load(hit, self._transfers.late)
@@ -124,13 +127,13 @@ class KVCacheManager:
     def adopt(self, seq: Sequence) -> int:
         """Take over blocks, written since admission, that continue the sequence's text.
 
-        Returns the tokens gained; 0 as a rule. At least one token is left to compute.
+        Returns the tokens gained; 0 as a rule. What is not reusable is left to compute.
         """
         start = seq.scheduled
         table = self._tables[seq.id]
         if start % self._align or table.held_tokens(self._sizes) != start:
             return 0
-        hit = self._prefixes.find(seq, seq.length - 1, start, tiers=1)
+        hit = self._prefixes.find(seq, seq.reusable, start, tiers=1)
         if hit.tokens > start:
             for group, run in enumerate(hit.runs):
                 ids = [block.id for _, block in run]
@@ -209,7 +212,9 @@ class KVCacheManager:
         sequence that holds a block which is not right now; all of them must be released.
         """
         self._collected = step
-        doomed = set(doomed)
+        # A fork may hold what a sequence that has left meanwhile was to write.
+        forks = {seq for seq, table in self._tables.items() if table.inherited_step >= step}
+        doomed = doomed | forks
         while True:
             bad = {block.id for block in self._ledger.tainted(step, doomed, self._tables)}
             # Forks also share what nobody can find by its text.

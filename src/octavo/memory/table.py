@@ -12,7 +12,7 @@ _Growth = tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]
 class Table:
     """Ordered block ids per KV group; written by `KVCacheManager` alone."""
 
-    __slots__ = ("_unchanged", "forked", "ids", "last_step", "owed", "room", "sealed", "sent")
+    __slots__ = ("_unchanged", "forked", "ids", "inherited_step", "last_step", "owed", "room", "sealed", "sent")
 
     def __init__(self, groups: int) -> None:
         self.ids: tuple[list[BlockId], ...] = tuple([] for _ in range(groups))
@@ -28,6 +28,8 @@ class Table:
         """The partial last block may have another holder: look before writing."""
         self.last_step: StepId = 0
         """The last step that writes here."""
+        self.inherited_step: StepId = 0
+        """The last step that had written, or was to write, here when this table was forked."""
         self._unchanged: _Growth | None = None
         """What `growth` returns as long as no block has been added or replaced."""
 
@@ -63,5 +65,6 @@ class Table:
         child.room = self.room
         child.sealed = self.sealed
         child.last_step = self.last_step
+        child.inherited_step = max(self.last_step, self.inherited_step)
         child.forked = self.forked = True
         return child
