@@ -7,14 +7,18 @@ import copy
 import time
 from collections.abc import AsyncIterator
 from types import TracebackType
+from typing import TypeAlias
 
 from octavo.contract.sampling import SamplingParams
 from octavo.engine.engine import Output
-from octavo.engine.thread import EngineThread
+from octavo.engine.thread import Accepted, EngineThread
+from octavo.errors import ConfigError
 from octavo.llm import LLM
 from octavo.prompts import Prompt
 from octavo.results import RequestOutput
 from octavo.text.tokenizer import Tokenizer
+
+_Item: TypeAlias = Accepted | Output | Exception
 
 
 class AsyncLLM:
@@ -26,6 +30,8 @@ class AsyncLLM:
 
     def __init__(self, llm: LLM) -> None:
         """Take over a built `LLM`, which must not be used directly any more."""
+        if not isinstance(llm, LLM):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"AsyncLLM is made from an LLM, got {llm!r:.80}")
         self._llm = llm
         self._thread = EngineThread(llm.built.engine)
 
@@ -41,22 +47,25 @@ class AsyncLLM:
         Leaving the loop early, or cancelling the task, aborts the request and frees its memory.
         Raises RequestError if the prompt cannot be answered.
         """
-        ((request, result),) = self._llm.requests.build(prompt, sampling_params, [priority])
+        ((request, result),) = self._llm.requests.build([prompt], sampling_params, [priority])
         loop = asyncio.get_running_loop()
-        inbox: asyncio.Queue[Output | Exception] = asyncio.Queue()
+        inbox: asyncio.Queue[_Item] = asyncio.Queue()
         start = time.monotonic()
 
-        def listen(news: Output | Exception) -> None:
+        def listen(news: _Item) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(inbox.put_nowait, news)
 
         self._thread.add(request, listen)
         try:
             while not result.finished:
-                result.take_in(_news(await inbox.get()), time.monotonic() - start)
+                items = [await inbox.get()]
                 while not inbox.empty():
-                    result.take_in(_news(inbox.get_nowait()), time.monotonic() - start)
-                yield copy.deepcopy(result)
+                    items.append(inbox.get_nowait())
+                for item in items:
+                    _take_in(result, item, time.monotonic() - start)
+                if result.ttft_s is not None or result.finished:
+                    yield copy.deepcopy(result)
         finally:
             self._thread.abort(request.id)
 
@@ -88,7 +97,11 @@ class AsyncLLM:
         await self.close()
 
 
-def _news(item: Output | Exception) -> Output:
-    if isinstance(item, Exception):
-        raise item
-    return item
+def _take_in(result: RequestOutput, item: _Item, seconds: float) -> None:
+    match item:
+        case Exception():
+            raise item
+        case Accepted():
+            result.effective_max_tokens = item.effective_max_tokens
+        case Output():
+            result.take_in(item, seconds)

@@ -222,7 +222,13 @@ def _torch_runner(
     from octavo.runner.torch_runner import TorchRunner
 
     decoder = load_decoder(checkpoint, dtype=layout.dtype)
-    arena = Arena(layout, num_blocks)
+    try:
+        arena = Arena(layout, num_blocks)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated here: lower "
+            "kv_cache_memory_bytes"
+        ) from error
     backend = _named("attention_backend", config.attention_backend, attention_backends())
     runner = TorchRunner(
         decoder,
@@ -246,7 +252,7 @@ def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
 
 
 def _named(what: str, name: str, table: dict[str, _Row]) -> _Row:
-    if name not in table:
+    if not isinstance(name, str) or name not in table:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} {name!r} is not one of {', '.join(table)}")
     return table[name]
 

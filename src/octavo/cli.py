@@ -9,10 +9,38 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo import __version__
+from octavo.cli_chat import chat
+from octavo.cli_curve import bench
+from octavo.cli_doctor import doctor
+from octavo.cli_options import (
+    Attention,
+    BlockSize,
+    Deterministic,
+    DType,
+    EngineSeed,
+    Eviction,
+    Json,
+    MaxLength,
+    MaxSeqs,
+    Model,
+    Offline,
+    PoolBytes,
+    PromptFile,
+    Prompts,
+    Raw,
+    Reservation,
+    StepTokens,
+)
+from octavo.cli_output import OutputError, ReaderGone, say, say_json
+from octavo.cli_plan import plan
+from octavo.cli_sampling import with_sampling
+from octavo.contract.sampling import SamplingParams
 from octavo.errors import Corrupted, OctavoError, OutOfBlocks, RequestError
 
 if TYPE_CHECKING:
-    from octavo.llm import LLM, Prompt, RequestOutput
+    from octavo.llm import LLM
+    from octavo.prompts import Prompt
+    from octavo.results import RequestOutput
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -25,6 +53,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(bench, name="bench")
+app.command()(plan)
+app.command()(chat)
+app.command()(doctor)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -42,8 +74,10 @@ def run(arguments: list[str]) -> int:
         return _say(f"octavo: bug: {error}", 1)
     except OctavoError as error:
         return _say(f"octavo: error: {error}", BAD_INPUT)
-    except BrokenPipeError:
-        return 0  # the reader has seen enough
+    except ReaderGone:
+        return 0
+    except OutputError as error:
+        return _say(f"octavo: error: {error}", 1)
     except Exception as error:
         show = getattr(error, "format_message", None)  # what the option parser raises
         if show is None:
@@ -55,13 +89,14 @@ def run(arguments: list[str]) -> int:
 
 
 def _say(message: str, status: int) -> int:
-    sys.stderr.write(message + "\n")
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr.write(message.encode("utf-8", "backslashreplace").decode() + "\n")
     return status
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"octavo {__version__}")
+        say(f"octavo {__version__}")
         raise typer.Exit
 
 
@@ -74,45 +109,12 @@ def octavo(
     """Serve language models on a paged KV cache whose every memory policy can be swapped."""
 
 
-Prompts = Annotated[list[str] | None, typer.Argument(help="One or more prompts.")]
-PromptFile = Annotated[
-    Path | None, typer.Option(help="Read prompts from a UTF-8 file, one a line; - is stdin.")
-]
-Model = Annotated[
-    str | None, typer.Option(help="A path or a known name; default: the embedded model.")
-]
-Raw = Annotated[bool, typer.Option("--raw", help="Continue the text: no chat template.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-
-Choices = Annotated[int, typer.Option("--n", help="Answers per prompt.")]
-MaxTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens; 0: all.")]
-TopP = Annotated[float, typer.Option(help="Keep this much probability.")]
-Seed = Annotated[int | None, typer.Option(help="Of the random numbers of each prompt.")]
-Stop = Annotated[list[str] | None, typer.Option(help="End at this text; repeatable.")]
-StopToken = Annotated[list[int] | None, typer.Option(help="End at this token; repeatable.")]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end token.")]
-
-DType = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-BlockSize = Annotated[int, typer.Option(help="Tokens per KV block.")]
-PoolBytes = Annotated[int | None, typer.Option(help="Size of the KV pool.")]
-MaxSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
-StepTokens = Annotated[int, typer.Option(help="Tokens computed in one step.")]
-MaxLength = Annotated[int | None, typer.Option(help="Longest text, in tokens.")]
-Reservation = Annotated[
-    str, typer.Option(help="on_demand, or a baseline: max, pow2, oracle, static.")
-]
-EngineSeed = Annotated[int, typer.Option(help="Gives seeds to prompts without one.")]
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="The same bits in any company; slower.")
-]
-Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
-
-
 @app.command()
 def pull(
-    alias: Annotated[str | None, typer.Argument(help="A known model; none: list them.")] = None,
+    alias: Annotated[
+        str | None,
+        typer.Argument(help="A known model or a Hugging Face id; none: list the known ones."),
+    ] = None,
 ) -> None:
     """Fetch a known model into the user's cache folder and check its sum."""
     from octavo.build import CATALOG, pull_model
@@ -120,26 +122,20 @@ def pull(
     if alias is None:
         for entry in CATALOG.values():
             size = f"{entry.num_bytes / 1e6:.0f} MB"
-            typer.echo(f"{entry.alias}  {entry.title}, {size}, {entry.licence}")
+            say(f"{entry.alias}  {entry.title}, {size}, {entry.licence}\n  {entry.terms}")
     else:
-        typer.echo(pull_model(alias, lambda message: typer.echo(message, err=True)))
+        say(str(pull_model(alias, lambda message: typer.echo(message, err=True))))
 
 
 @app.command()
+@with_sampling
 def generate(
+    *,
     prompts: Prompts = None,
     file: PromptFile = None,
     model: Model = None,
     raw: Raw = False,
-    n: Choices = 1,
-    max_tokens: MaxTokens = 128,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    stop_token_id: StopToken = None,
-    ignore_eos: IgnoreEos = False,
+    params: SamplingParams,
     dtype: DType = "auto",
     block_size: BlockSize = 16,
     kv_cache_memory_bytes: PoolBytes = None,
@@ -147,26 +143,17 @@ def generate(
     max_num_batched_tokens: StepTokens = 2048,
     max_model_len: MaxLength = None,
     reservation: Reservation = "on_demand",
+    eviction_policy: Eviction = "lru",
+    attention_backend: Attention = "reference",
     engine_seed: EngineSeed = 0,
     deterministic: Deterministic = False,
     offline: Offline = False,
     json: Json = False,
 ) -> int:
     """Answer prompts, all together."""
-    from octavo import LLM, SamplingParams
+    from octavo import LLM
 
     texts = _read_prompts(prompts, file)
-    params = SamplingParams(
-        n=n,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=tuple(stop or ()),
-        stop_token_ids=tuple(stop_token_id or ()),
-        ignore_eos=ignore_eos,
-    )
     llm = LLM(
         model,
         dtype=dtype,
@@ -177,6 +164,8 @@ def generate(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
         reservation=reservation,
+        eviction_policy=eviction_policy,
+        attention_backend=attention_backend,
         deterministic=deterministic,
         offline=offline,
     )
@@ -195,27 +184,30 @@ def _read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:
     if file is None:
         return list(prompts or ())
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        lines = [line for line in data.decode("utf-8").splitlines() if line.strip()]
+        data = _stdin_bytes() if str(file) == "-" else file.read_bytes()
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise RequestError(
             f"{file} is not UTF-8 at byte {error.start}: save it as UTF-8"
         ) from error
     except OSError as error:
         raise RequestError(f"cannot read {file}: {error.strerror}") from error
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
     if not lines:
         raise RequestError(f"{file} holds no prompt: write one a line")
     return lines
 
 
+def _stdin_bytes() -> bytes:
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise RequestError("stdin is closed: give prompts as arguments or in a file")
+    return sys.stdin.buffer.read()
+
+
 def _prompt(llm: LLM, text: str, *, raw: bool) -> Prompt:
     if not text.strip():
         raise RequestError("the prompt is empty: write what the model should answer")
-    if raw:
-        return text
-    tokenizer = llm.get_tokenizer()
-    rendered = tokenizer.apply_chat_template([{"role": "user", "content": text}])
-    return {"prompt_token_ids": tokenizer.encode(rendered, add_special_tokens=False)}
+    return text if raw else llm.chat_prompt([{"role": "user", "content": text}])
 
 
 def _print_text(texts: list[str], results: list[RequestOutput]) -> None:
@@ -223,8 +215,8 @@ def _print_text(texts: list[str], results: list[RequestOutput]) -> None:
     for text, result in zip(texts, results, strict=True):
         for answer in result.outputs:
             if several:
-                typer.echo(f"── {text} [{answer.index}]")
-            typer.echo(answer.text)
+                say(f"── {text} [{answer.index}]")
+            say(answer.text)
             if answer.finish_reason == "error":
                 typer.echo(f"octavo: error: {answer.stop_reason}", err=True)
 
@@ -243,13 +235,13 @@ def _print_json(
     document |= {
         "model": built.model_path.name,
         "dtype": built.layout.dtype,
-        "backend": "reference",
+        "backend": llm.config.attention_backend,
         "results": [
             _result_keys(text, result) for text, result in zip(texts, results, strict=True)
         ],
         "memory": msgspec.to_builtins(llm.memory_report()),
     }
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    say_json(document)
 
 
 def _result_keys(text: str, result: RequestOutput) -> dict[str, object]:
@@ -269,8 +261,11 @@ def _result_keys(text: str, result: RequestOutput) -> dict[str, object]:
             "finish_reason": answer.finish_reason,
             "stop_reason": answer.stop_reason,
             "cumulative_logprob": answer.cumulative_logprob,
-            "logprobs": None,
+            "logprobs": answer.logprobs,
         }
         for answer in result.outputs
     ]
-    return {"prompt": text, "outputs": outputs} | {key: getattr(result, key) for key in keys}
+    document = {"prompt": text, "outputs": outputs} | {key: getattr(result, key) for key in keys}
+    if result.prompt_logprobs is not None:
+        document["prompt_logprobs"] = result.prompt_logprobs
+    return document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from octavo.errors import ConfigError
 
@@ -46,6 +47,12 @@ class EngineConfig:
     """Never fetch a model."""
 
     def __post_init__(self) -> None:
+        for name in ("deterministic", "offline"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        model = cast("object", self.model)
+        if model is not None and (not isinstance(model, str) or not model):
+            raise ConfigError(f"model must be a path or a name, got {model!r}")
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):

@@ -14,14 +14,17 @@ from octavo.config import EngineConfig
 from octavo.machine import this_machine
 
 
-def envelope(schema: str, config: EngineConfig, **settings: object) -> dict[str, Any]:
-    """Return schema, version, commit, machine and all settings that made the result."""
+def envelope(schema: str, config: EngineConfig | None, **settings: object) -> dict[str, Any]:
+    """Return schema, version, commit, machine and all settings that made the result.
+
+    config: None for a command that builds no engine.
+    """
     return {
         "schema": schema,
         "version": __version__,
         "commit": source_commit(),
         "machine": msgspec.to_builtins(this_machine()),
-        "config": dataclasses.asdict(config) | settings,
+        "config": (dataclasses.asdict(config) if config else {}) | settings,
     }
 
 

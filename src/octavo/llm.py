@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -13,9 +15,10 @@ from octavo.build import Built, build_engine
 from octavo.config import EngineConfig
 from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.engine import Engine
+from octavo.engine.engine import Engine, Output
+from octavo.errors import ConfigError, RequestError
 from octavo.progress import Progress, progress_bar
-from octavo.prompts import Prompt, RequestBuilder
+from octavo.prompts import Prompt, RequestBuilder, conversation
 from octavo.results import Delta, MemoryReport, Metric, RequestOutput, memory_report, metrics
 from octavo.text.tokenizer import Tokenizer
 
@@ -71,6 +74,9 @@ class LLM:
         )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
         self._engine: Engine = self._built.engine
+        self._runs: dict[str, _Run] = {}
+        self._stepping = threading.Lock()
+        self._closed = False
         self.requests = RequestBuilder(
             self._built.tokenizer,
             vocab_size=self._built.spec.vocab_size,
@@ -115,9 +121,10 @@ class LLM:
 
         template_variables are handed to the model's chat template. Otherwise like `generate`.
         """
-        conversations = list(messages)
-        if conversations and isinstance(conversations[0], Mapping):
-            conversations = [conversations]
+        if isinstance(messages, (str, Mapping)):
+            raise RequestError(f"a conversation is a list of messages, got {messages!r:.80}")
+        given = list(cast("Iterable[object]", messages))
+        conversations = [given] if given and isinstance(given[0], Mapping) else given
         prompts = [
             self.chat_prompt(
                 cast("Messages", one),
@@ -134,7 +141,7 @@ class LLM:
         """Render a conversation with the model's template, as a prompt of token ids."""
         tokenizer = self._built.tokenizer
         text = tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
+            conversation(messages),
             add_generation_prompt=add_generation_prompt,
             **variables,
         )
@@ -156,25 +163,51 @@ class LLM:
     def abort(self, request_id: str) -> None:
         """End a request that `stream` is answering; nothing more of it will come."""
         self._engine.abort(request_id)
+        run = self._runs.pop(request_id, None)
+        if run is not None:
+            run.open = False
 
     def _run(self, requests: list[tuple[Request, RequestOutput]]) -> Generator[Delta, None, None]:
-        """Run requests to their end and keep their results up to date."""
-        results = {
-            request.id: (number, output) for number, (request, output) in enumerate(requests)
-        }
-        start = time.monotonic()
+        """Run requests to their end and keep their results up to date.
+
+        Several runs may be open at once: each step brings news of all of them, and each run
+        yields its own.
+        """
+        self._check_usable()
+        runs = [_Run(number, output) for number, (_, output) in enumerate(requests)]
         try:
-            for request, output in requests:
+            for (request, output), run in zip(requests, runs, strict=True):
                 output.effective_max_tokens = self._engine.add(request)
-            while self._engine.busy:
-                for news in self._engine.step():
-                    number, output = results[news.request_id]
-                    output.take_in(news, time.monotonic() - start)
-                    yield Delta.of(news, number)
+                self._runs[request.id] = run
+            while any(run.unread or run.open for run in runs):
+                if not any(run.unread for run in runs):
+                    self._step()
+                for run in runs:
+                    while run.unread:
+                        yield run.unread.popleft()
         finally:
             # After an error, Ctrl-C or a loop that was left, nothing of this call stays behind.
-            for request_id in results:
-                self._engine.abort(request_id)
+            for request, _ in requests:
+                self._runs.pop(request.id, None)
+                self._engine.abort(request.id)
+
+    def _step(self) -> None:
+        """Run one step and hand out its news."""
+        if not self._stepping.acquire(blocking=False):
+            raise ConfigError(
+                "this LLM is in use by another thread: give each thread an LLM, or use AsyncLLM"
+            )
+        try:
+            for news in self._engine.step():
+                run = self._runs.get(news.request_id)
+                if run is not None:
+                    run.take_in(news)
+        finally:
+            self._stepping.release()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ConfigError("this LLM has been closed: build another one")
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
@@ -204,6 +237,7 @@ class LLM:
 
     def close(self) -> None:
         """Give memory back; the object is of no use afterwards."""
+        self._closed = True
         self._engine.close()
 
     def __enter__(self) -> LLM:
@@ -216,6 +250,23 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Run:
+    """One request that a call of `LLM` is answering."""
+
+    def __init__(self, number: int, output: RequestOutput) -> None:
+        self.open = True
+        self.unread: deque[Delta] = deque()
+        self._number = number
+        self._output = output
+        self._start = time.monotonic()
+
+    def take_in(self, news: Output) -> None:
+        """Keep the result up to date, and the piece until it is asked for."""
+        self._output.take_in(news, time.monotonic() - self._start)
+        self.unread.append(Delta.of(news, self._number))
+        self.open = not self._output.finished
 
 
 def _bar(wanted: bool, answers: int) -> AbstractContextManager[Progress | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -47,3 +47,19 @@ def progress_bar(answers: int) -> Iterator[Progress]:
     progress = Progress(answers)
     with progress.bar:
         yield progress
+
+
+@contextmanager
+def work_bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
+    """Show a bar on stderr while the block runs; yields what takes in work done.
+
+    Without a terminal nothing is shown.
+    """
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    bar = Bar(console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(title, total=total)
+    with bar:
+        yield lambda amount: bar.advance(task, amount)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias, cast
+from typing import SupportsIndex, TypeAlias, cast
 
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, choice_seed
@@ -39,22 +40,33 @@ class RequestBuilder:
 
         Raises RequestError, naming what cannot work, before anything is queued.
         """
-        alone = isinstance(prompts, (str, Mapping))
-        many = [cast("Prompt", prompts)] if alone else list(cast("Iterable[Prompt]", prompts))
+        many = [prompts] if isinstance(prompts, (str, Mapping)) else _several(prompts, "prompts")
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            params = [sampling_params or SamplingParams()] * len(many)
+            params: list[object] = [sampling_params or SamplingParams()] * len(many)
         else:
-            params = list(sampling_params)
-        ranks = [0] * len(many) if priority is None else list(priority)
+            params = _several(sampling_params, "sampling_params")
+        ranks = [0] * len(many) if priority is None else _several(priority, "priority")
         for what, values in (("sampling_params", params), ("priority", ranks)):
             if len(values) != len(many):
                 raise RequestError(f"{len(many)} prompts, but {len(values)} {what}: give one each")
-        return [self._request(*each) for each in zip(many, params, ranks, strict=True)]
+        checked = [self._checked(*each) for each in zip(many, params, ranks, strict=True)]
+        # Only now are numbers used up: a call that is refused changes no seed of a later one.
+        return [self._request(*each) for each in checked]
+
+    def _checked(
+        self, prompt: object, params: object, priority: object
+    ) -> tuple[str | None, list[int], SamplingParams, int]:
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling_params must be SamplingParams, got {params!r}")
+        rank = _whole(priority)
+        if rank is None or not -(2**63) <= rank < 2**63:
+            raise RequestError(f"priority must be a whole number of 64 bits, got {priority!r}")
+        self._check_options(params)
+        return (*self._token_ids(prompt), params, rank)
 
     def _request(
-        self, prompt: Prompt, params: SamplingParams, priority: int
+        self, text: str | None, ids: list[int], params: SamplingParams, priority: int
     ) -> tuple[Request, RequestOutput]:
-        text, ids = self._token_ids(prompt)
         number = self._requests
         self._requests += 1
         seed = choice_seed(self._seed, number) if params.seed is None else params.seed
@@ -67,30 +79,154 @@ class RequestBuilder:
             priority=priority,
             arrival_s=time.monotonic(),
             eos_token_ids=self._tokenizer.eos_token_ids,
+            bad_words=self._bad_words(params.bad_words),
         )
-        outputs = [CompletionOutput(index) for index in range(params.n)]
-        return request, RequestOutput(request.id, text, ids, outputs)
+        outputs = [
+            CompletionOutput(index, logprobs=None if params.logprobs is None else [])
+            for index in range(params.n)
+        ]
+        result = RequestOutput(request.id, text, ids, outputs)
+        if params.prompt_logprobs is not None:
+            result.prompt_logprobs = [None]
+        return request, result
 
-    def _token_ids(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+    def _check_options(self, params: SamplingParams) -> None:
+        """Raise RequestError for what only the vocabulary can tell to be impossible."""
+        size = self._vocab_size
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            for token in getattr(params, name) or ():
+                if not 0 <= token < size:
+                    raise RequestError(
+                        f"{name} names token id {token}, but the vocabulary has {size}: "
+                        f"ids are from 0 to {size - 1}"
+                    )
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name)
+            if count is not None and count > size:
+                raise RequestError(
+                    f"{name} is {count}, but the vocabulary has {size} tokens: "
+                    f"ask for at most {size}, or for all with -1"
+                )
+        self._bad_words(params.bad_words)
+
+    def _bad_words(self, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        """Return each word as tokens, as it stands at the start of a text and after a space.
+
+        The second is left out where the space is a token of its own: then the word itself is
+        the same tokens.
+        """
+        found: list[tuple[int, ...]] = []
+        for word in words:
+            plain, spaced = (
+                tuple(self._tokenizer.encode(head + word.lstrip(), add_special_tokens=False))
+                for head in ("", " ")
+            )
+            if not plain:
+                raise RequestError(f"bad_words holds {word!r}, which has no token: leave it out")
+            found.append(plain)
+            if len(spaced) == len(plain) and spaced[0] != plain[0]:
+                found.append(spaced)
+        return tuple(dict.fromkeys(found))
+
+    def _token_ids(self, prompt: object) -> tuple[str | None, list[int]]:
         """Return text, if there is one, and checked token ids of a prompt."""
-        tokenizer = self._tokenizer
         if isinstance(prompt, str):
-            return prompt, tokenizer.encode(prompt)
-        unknown = set(prompt) - {"prompt", "prompt_token_ids"}
-        if unknown or len(prompt) != 1:
+            return prompt, self._encode(prompt)
+        if not isinstance(prompt, Mapping):
+            raise RequestError(
+                f"a prompt is a text, {{'prompt': text}} or {{'prompt_token_ids': [ids]}}, got "
+                f"{prompt!r:.80}; token ids alone go into {{'prompt_token_ids': ...}}"
+            )
+        given = cast("Mapping[object, object]", prompt)
+        if len(given) != 1 or not given.keys() <= {"prompt", "prompt_token_ids"}:
             raise RequestError(
                 "a prompt is a text, {'prompt': text} or {'prompt_token_ids': [ids]}, "
-                f"got a dict with {sorted(prompt)}"
+                f"got a dict with {list(given)!r:.80}"
             )
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if isinstance(text, str):
-            return text, tokenizer.encode(text)
-        if not isinstance(ids, (list, tuple)):
-            raise RequestError(f"prompt_token_ids must be a list of token ids, got {ids!r}")
-        return None, [self._token_id(token) for token in ids]
+        if "prompt" in given:
+            text = given["prompt"]
+            if not isinstance(text, str):
+                raise RequestError(f"'prompt' must be a text, got {text!r:.80}")
+            return text, self._encode(text)
+        ids = given["prompt_token_ids"]
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+            raise RequestError(f"prompt_token_ids must be a list of token ids, got {ids!r:.80}")
+        return None, [self._token_id(token) for token in cast("Iterable[object]", ids)]
+
+    def _encode(self, text: str) -> list[int]:
+        check_unicode(text, "the prompt")
+        return self._tokenizer.encode(text)
 
     def _token_id(self, token: object) -> int:
-        size = self._vocab_size
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < size:
-            raise RequestError(f"token id {token!r} is out of range: the vocabulary has {size}")
-        return token
+        whole, size = _whole(token), self._vocab_size
+        if whole is None:
+            raise RequestError(f"a token id must be a whole number, got {token!r}")
+        if not 0 <= whole < size:
+            raise RequestError(f"token id {whole} is out of range: the vocabulary has {size}")
+        return whole
+
+
+def check_unicode(text: str, what: str) -> None:
+    """Raise RequestError, naming the place, if a text holds half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{what} is not valid Unicode: it holds {text[error.start]!r} at character "
+            f"{error.start}; decode the bytes it came from with their own encoding"
+        ) from error
+
+
+def conversation(messages: object) -> list[dict[str, str]]:
+    """Check one conversation for the chat template; parts of text are joined.
+
+    Raises RequestError for anything but messages with a role and a text.
+    """
+    checked: list[dict[str, str]] = []
+    for message in _several(messages, "messages"):
+        if not isinstance(message, Mapping):
+            raise RequestError(
+                f"a message is a dict with 'role' and 'content', got {message!r:.80}"
+            )
+        fields = cast("Mapping[str, object]", message)
+        role, content = fields.get("role"), fields.get("content")
+        if isinstance(content, list):
+            content = _joined(cast("list[object]", content))
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise RequestError(
+                "a message needs a text as 'role' and a text, or parts of text, as 'content', got "
+                f"{dict(fields)!r:.120}"
+            )
+        check_unicode(content, f"the {role} message")
+        checked.append({**cast("dict[str, str]", fields), "role": role, "content": content})
+    if not checked:
+        raise RequestError("the conversation is empty: it must have at least one message")
+    return checked
+
+
+def _joined(parts: list[object]) -> str | None:
+    """Join parts of text, the form {"type": "text", "text": …}; None: there is another part."""
+    texts: list[str] = []
+    for part in parts:
+        fields = cast("Mapping[str, object]", part) if isinstance(part, Mapping) else {}
+        text = fields.get("text") if fields.get("type") == "text" else None
+        if not isinstance(text, str):
+            return None
+        texts.append(text)
+    return "".join(texts)
+
+
+def _several(values: object, what: str) -> list[object]:
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise RequestError(f"{what} cannot be {values!r:.80}: give one, or a list of them")
+    return list(cast("Iterable[object]", values))
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number of any kind, numpy's included, as an int; None: it is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(cast("SupportsIndex", value))
+    except TypeError:
+        return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from octavo.engine.answer import Logprob
 from octavo.engine.engine import Engine, Output
 from octavo.sched.stats import Stats
 
@@ -18,6 +19,8 @@ class CompletionOutput:
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
     cumulative_logprob: float = 0.0
+    logprobs: list[dict[int, Logprob]] | None = None
+    """If asked for: for each token, the log-probabilities of the most likely ones and its own."""
     finish_reason: str | None = None
     """"stop", "length", "abort" or "error"."""
     stop_reason: str | int | None = None
@@ -32,6 +35,8 @@ class RequestOutput:
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    """If asked for: the same for each token of the prompt; None for the first one."""
     num_cached_tokens: int = 0
     """Prompt tokens that were in memory, or being written, already."""
     effective_max_tokens: int = 0
@@ -48,6 +53,10 @@ class RequestOutput:
         answer.text += news.text
         answer.token_ids += news.token_ids
         answer.cumulative_logprob += news.logprob
+        if answer.logprobs is not None:
+            answer.logprobs += news.logprobs
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs += news.prompt_logprobs
         if self.ttft_s is None and news.token_ids:
             self.ttft_s = seconds
         if news.index == 0 and len(answer.token_ids) == len(news.token_ids):

@@ -95,6 +95,12 @@ BAD = [
     (["x", "--max-tokens", "0"], "max_tokens must be at least 1"),
     (["x", "--n", "many"], "Invalid value for '--n'"),
     (["x", "--best-of", "2"], "--best-of"),
+    (["x", "--logit-bias", "5"], "--logit-bias must be ID=VALUE, such as 42=-1.5, got '5'"),
+    (["x", "--logit-bias", "9999=1"], "logit_bias names token id 9999"),
+    (["x", "--allowed-token-id", "9999"], "allowed_token_ids names token id 9999"),
+    (["x", "--min-tokens", "200"], "min_tokens is 200, but max_tokens is 128"),
+    (["x", "--bad-word", ""], "bad_words must not hold an empty text"),
+    (["x", "--logprobs", "-2"], "logprobs must be -1"),
     (["--file", "no/such/file"], "cannot read no/such/file"),
     (["x", "--file", "prompts.txt"], "one of the two"),
     (["x", "--reservation", "orca"], "reservation 'orca' is not one of"),
@@ -171,8 +177,44 @@ def test_there_is_a_flag_for_every_sampling_option(capsys):
     text = capsys.readouterr().out
 
     for name in SamplingParams.__struct_fields__:
-        flag = "--" + name.replace("_ids", "_id").replace("_", "-")
+        # What may be given several times is named in the singular.
+        one = name.replace("_ids", "_id").replace("bad_words", "bad_word")
+        flag = "--" + one.replace("_", "-")
         assert flag in text
+
+
+def test_log_probabilities_are_in_the_document(tiny, capsys):
+    flags = ["--max-tokens", "3", "--logprobs", "2", "--prompt-logprobs", "0", "--json"]
+    assert run(["generate", "Hello", "--raw", "--ignore-eos", *flags, *tiny]) == 0
+
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    (answer,) = result["outputs"]
+    for token, named in zip(answer["token_ids"], answer["logprobs"], strict=True):
+        assert len(named) == 2
+        assert set(named[str(token)]) == {"logprob", "rank", "decoded_token"}
+    assert len(result["prompt_logprobs"]) == len(result["prompt_token_ids"])
+    assert result["prompt_logprobs"][0] is None
+
+
+def test_options_that_shape_the_answer_have_flags(tiny, capsys):
+    flags = [
+        "--logit-bias", "70=1000", "--logit-bias", "71=-2.5", "--bad-word", "he", "--min-tokens",
+        "2", "--allowed-token-id", "70", "--allowed-token-id", "71", "--presence-penalty", "0.5",
+        "--frequency-penalty", "0.5", "--repetition-penalty", "1.1", "--min-p", "0.1",
+        "--no-skip-special-tokens", "--no-detokenize", "--include-stop-str-in-output",
+    ]  # fmt: skip
+    assert run(["generate", "x", "--max-tokens", "3", "--json", *flags, *tiny]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    sampling = document["config"]["sampling"]
+    assert sampling["logit_bias"] == {"70": 1000.0, "71": -2.5}
+    assert sampling["allowed_token_ids"] == [70, 71]
+    assert sampling["bad_words"] == ["he"]
+    assert not sampling["skip_special_tokens"]
+    assert not sampling["detokenize"]
+    assert sampling["include_stop_str_in_output"]
+    assert document["results"][0]["outputs"][0]["token_ids"] == [70, 70, 70]
+    assert document["results"][0]["outputs"][0]["text"] == ""
 
 
 def test_ctrl_c_in_the_middle_ends_cleanly(tiny_gguf, tmp_path):

@@ -22,9 +22,17 @@ def llm(tiny_gguf):
         ({"prompt_token_ids": []}, "the prompt is empty"),
         ({"prompt_token_ids": [0, 272]}, "token id 272 is out of range: the vocabulary has 272"),
         ({"prompt_token_ids": [-1]}, "token id -1 is out of range"),
-        ({"prompt_token_ids": ["a"]}, "token id 'a' is out of range"),
+        ({"prompt_token_ids": ["a"]}, "a token id must be a whole number, got 'a'"),
+        ({"prompt_token_ids": [5.0]}, "a token id must be a whole number, got 5.0"),
+        ({"prompt_token_ids": [True]}, "a token id must be a whole number, got True"),
         ({"prompt_token_ids": "abc"}, "must be a list of token ids"),
         ({"text": "x"}, "got a dict with"),
+        ({"prompt": 5}, "'prompt' must be a text, got 5"),
+        ([[1, 2, 3]], "token ids alone go into"),
+        ([5], "a prompt is a text"),
+        (None, "prompts cannot be None"),
+        (b"hi", "prompts cannot be b'hi'"),
+        ("a\ud800b", "not valid Unicode: it holds '.*' at character 1"),
         ({"prompt_token_ids": [1] * 200}, "the prompt has 200 tokens and the context 128"),
     ],
 )
@@ -67,11 +75,55 @@ def test_one_bad_prompt_leaves_nothing_behind_and_the_next_call_works(llm):
         ({"stop_token_ids": ["x"]}, "stop_token_ids must be token ids"),
         ({"seed": 2**64}, "seed must fit 64 bits"),
         ({"temperature": "hot"}, "temperature must be a number"),
+        ({"min_p": 1.5}, "min_p must be from 0 \\(keep all\\) to 1, got 1.5"),
+        ({"min_p": float("nan")}, "min_p must be from 0"),
+        ({"presence_penalty": 2.5}, "presence_penalty must be from -2 to 2 .*, got 2.5"),
+        ({"frequency_penalty": -3}, "frequency_penalty must be from -2 to 2 .*, got -3"),
+        ({"frequency_penalty": "much"}, "frequency_penalty must be a number, got 'much'"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be above 0 .*, got 0"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty must be above 0"),
+        ({"logit_bias": [1]}, "logit_bias must be a dict of token id to number"),
+        ({"logit_bias": {"a": 1}}, "logit_bias must be keyed by token ids, got 'a'"),
+        ({"logit_bias": {1: float("-inf")}}, "must be a finite number, got -inf; .* ban tokens"),
+        ({"allowed_token_ids": []}, "allowed_token_ids is empty.*name at least one"),
+        ({"allowed_token_ids": ["x"]}, "allowed_token_ids must be token ids, got 'x'"),
+        ({"allowed_token_ids": 5}, "allowed_token_ids must be a list, got 5"),
+        ({"bad_words": "word"}, "bad_words must be a list, got 'word'"),
+        ({"bad_words": ["ok", " "]}, "bad_words must not hold an empty text.*leave it out"),
+        ({"bad_words": [3]}, "bad_words must be a text or several, got 3"),
+        ({"min_tokens": -1}, "min_tokens must be 0 or more, got -1"),
+        ({"min_tokens": 17}, "min_tokens is 17, but max_tokens is 16: lower the one or raise"),
+        ({"min_tokens": 1.0}, "min_tokens must be a whole number"),
+        ({"logprobs": -2}, "logprobs must be -1 .* or 0 or more, got -2"),
+        ({"logprobs": True}, "logprobs must be a whole number, got True"),
+        ({"prompt_logprobs": -2}, "prompt_logprobs must be -1 .* or 0 or more, got -2"),
+        ({"detokenize": False, "stop": "x"}, "detokenize is False.*give stop_token_ids"),
+        ({"skip_special_tokens": 1}, "skip_special_tokens must be true or false, got 1"),
+        ({"detokenize": None}, "detokenize must be true or false"),
+        ({"ignore_eos": "yes"}, "ignore_eos must be true or false, got 'yes'"),
+        ({"include_stop_str_in_output": 0}, "include_stop_str_in_output must be true or false"),
     ],
 )
 def test_an_impossible_sampling_option_is_refused(options, message):
     with pytest.raises(RequestError, match=message):
         SamplingParams(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"logit_bias": {272: 1.0}}, "logit_bias names token id 272, but the vocabulary has 272"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias names token id -1.*ids are from 0 to 271"),
+        ({"allowed_token_ids": [0, 999]}, "allowed_token_ids names token id 999"),
+        ({"logprobs": 273}, "logprobs is 273, but the vocabulary has 272.*or for all with -1"),
+        ({"prompt_logprobs": 300}, "prompt_logprobs is 300, but the vocabulary has 272"),
+    ],
+)
+def test_an_option_that_the_vocabulary_makes_impossible_is_refused(llm, options, message):
+    with pytest.raises(RequestError, match=message):
+        llm.generate(["fine", "x"], [GREEDY, SamplingParams(**options)])
+
+    assert not llm.built.engine.busy
 
 
 def test_unknown_options_are_errors(tiny_gguf):
@@ -97,6 +149,9 @@ def test_unknown_options_are_errors(tiny_gguf):
         ({"reservation": "orca"}, "reservation 'orca' is not one of on_demand, max, pow2"),
         ({"scheduling_policy": "lifo"}, "scheduling_policy 'lifo' is not one of fcfs, priority"),
         ({"dtype": "int3"}, "dtype 'int3' is not one of auto"),
+        ({"reservation": ["max"]}, r"reservation \['max'\] is not one of"),
+        ({"deterministic": "yes"}, "deterministic must be True or False, got 'yes'"),
+        ({"offline": None}, "offline must be True or False, got None"),
         ({"block_size": 1.5}, "block_size must be a whole number"),
     ],
 )
@@ -153,3 +208,91 @@ def test_a_step_that_fails_twice_ends_its_request_with_the_reason(llm, monkeypat
     assert result.outputs[0].finish_reason == "error"
     assert "out of memory" in result.outputs[0].stop_reason
     assert llm.generate("one", GREEDY)[0].outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("ids", [range(5), (1, 2, 3), iter([1, 2])])
+def test_token_ids_may_come_in_any_container(llm, ids):
+    assert llm.generate({"prompt_token_ids": ids}, GREEDY)[0].finished
+
+
+def test_numpy_token_ids_are_whole_numbers_too(llm):
+    import numpy as np
+
+    (result,) = llm.generate({"prompt_token_ids": np.array([1, 2, 3])}, GREEDY)
+
+    assert result.prompt_token_ids == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ("x", "sampling_params cannot be 'x'"),
+        ({"n": 1}, "sampling_params cannot be"),
+        ([None], "must be SamplingParams, got None"),
+        (3, "sampling_params cannot be 3"),
+        (SamplingParams(stop_token_ids=[-1]), "stop_token_ids names token id -1"),
+        (SamplingParams(stop_token_ids=[10**9]), "but the vocabulary has 272"),
+    ],
+)
+def test_impossible_sampling_params_are_refused(llm, params, message):
+    with pytest.raises(RequestError, match=message):
+        llm.generate("a", params)
+
+
+@pytest.mark.parametrize("priority", [["x"], [None], [float("nan")], [1.5], [True], [2**63], 1])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_an_impossible_priority_is_refused_and_the_engine_goes_on(tiny_gguf, policy, priority):
+    with LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 20, scheduling_policy=policy) as llm:
+        with pytest.raises(RequestError, match="priority"):
+            llm.generate(["hello"], GREEDY, priority=priority)
+
+        assert llm.generate("hello", GREEDY)[0].finished
+
+
+def test_a_refused_call_changes_no_seed_of_a_later_one(tiny_gguf):
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+
+    def run(*, refused: bool) -> list[int]:
+        with LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 20) as llm:
+            if refused:
+                with pytest.raises(RequestError):
+                    llm.generate(["fine", {"prompt_token_ids": [-1]}], params)
+            return llm.generate("hello", params)[0].outputs[0].token_ids
+
+    assert run(refused=True) == run(refused=False)
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ("hi", "a conversation is a list of messages"),
+        ({"role": "user", "content": "hi"}, "a conversation is a list of messages"),
+        ([{"role": "user", "content": None}], "a message needs a text as 'role'"),
+        ([{"role": 5, "content": "x"}], "a message needs a text as 'role'"),
+        ([{"role": "user"}], "a message needs a text as 'role'"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "parts of text"),
+        ([[]], "the conversation is empty"),
+        ([{"role": "user", "content": "a\ud800"}], "not valid Unicode"),
+        ([5], "messages cannot be 5"),
+    ],
+)
+def test_an_impossible_conversation_is_refused(llm, messages, message):
+    with pytest.raises(RequestError, match=message):
+        llm.chat(messages, GREEDY)
+
+
+def test_parts_of_text_are_one_text(llm):
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+
+    (whole,) = llm.chat([{"role": "user", "content": "hello"}], GREEDY)
+    (joined,) = llm.chat([{"role": "user", "content": parts}], GREEDY)
+
+    assert joined.prompt_token_ids == whole.prompt_token_ids
+
+
+def test_a_closed_llm_says_so(tiny_gguf):
+    llm = LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 20)
+    llm.close()
+
+    with pytest.raises(ConfigError, match="has been closed"):
+        llm.generate("hello", GREEDY)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from octavo import LLM, AsyncLLM, RequestError, SamplingParams
+from octavo import LLM, AsyncLLM, ConfigError, RequestError, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPT = "The quick brown fox jumps over the lazy dog"
@@ -127,10 +127,8 @@ def test_a_task_that_leaves_early_frees_its_memory(llm):
 
 def test_a_cancelled_task_disturbs_nobody(llm):
     async def read(engine: AsyncLLM) -> str:
-        result = None
-        async for result in engine.generate(PROMPT, GREEDY):
-            pass
-        return result.outputs[0].text
+        results = [result async for result in engine.generate(PROMPT, GREEDY)]
+        return results[-1].outputs[0].text
 
     async def main() -> tuple[str, bool]:
         async with AsyncLLM(llm) as engine:
@@ -175,7 +173,59 @@ def test_closing_tells_tasks_that_still_wait(llm):
         task = asyncio.create_task(read())
         await asyncio.sleep(0.05)
         await engine.close()
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(ConfigError, match="closed"):
             await task
 
     asyncio.run(main())
+
+
+def test_calls_made_while_a_stream_is_open_disturb_nothing(llm):
+    whole = [result.outputs[0].token_ids for result in llm.generate([PROMPT, "b"], GREEDY)]
+    stream = llm.stream([PROMPT, "b"], GREEDY)
+    pieces = [next(stream) for _ in range(4)]
+
+    (between,) = llm.generate("x", GREEDY)
+    pieces += list(stream)
+
+    assert len(between.outputs[0].token_ids) == 12
+    for number, ids in enumerate(whole):
+        assert [i for p in pieces if p.prompt == number for i in p.token_ids] == ids
+
+
+def test_two_streams_take_turns(llm):
+    truth = [llm.generate(prompt, GREEDY)[0].outputs[0].token_ids for prompt in (PROMPT, "b")]
+
+    turns = list(zip(llm.stream(PROMPT, GREEDY), llm.stream("b", GREEDY), strict=True))
+
+    assert [[i for p in side for i in p.token_ids] for side in zip(*turns, strict=True)] == truth
+
+
+def test_a_second_thread_is_told_to_bring_its_own(llm, monkeypatch):
+    import threading
+
+    step, inside, go = llm.built.engine.step, threading.Event(), threading.Event()
+
+    def slow():
+        inside.set()
+        go.wait(10)
+        return step()
+
+    monkeypatch.setattr(llm.built.engine, "step", slow)
+    first = threading.Thread(target=llm.generate, args=(PROMPT, GREEDY))
+    first.start()
+    inside.wait(10)
+    with pytest.raises(ConfigError, match="in use by another thread"):
+        llm.generate("b", GREEDY)
+    go.set()
+    first.join(20)
+
+    assert not first.is_alive()
+
+
+def test_asyncio_reports_the_effective_maximum(llm):
+    async def main() -> int:
+        async with AsyncLLM(llm) as engine:
+            results = [result async for result in engine.generate(PROMPT, GREEDY)]
+        return results[-1].effective_max_tokens
+
+    assert asyncio.run(main()) == 12

@@ -19,6 +19,28 @@ class Sample(msgspec.Struct, frozen=True):
     seed: int
     """64-bit key of the random numbers; the counter is the position of the new token."""
     params: SamplingParams
+    prompt_length: int = 0
+    """Position at which the output begins; what counts the output counts from here."""
+    ends: tuple[int, ...] = ()
+    """Tokens that are banned until the output has `params.min_tokens` tokens."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Texts of one token or more whose last token is banned after the others."""
+
+    @property
+    def looks_back(self) -> bool:
+        """True if the token depends on the text before it, logits apart."""
+        return self.params.penalizes or any(len(word) > 1 for word in self.bad_words)
+
+
+class Score(msgspec.Struct, frozen=True, gc=False):
+    """Ask how likely the tokens of a prompt are, each after the text before it."""
+
+    first: int
+    """Position, within the slice, of the token after which the first target stands."""
+    targets: tuple[int, ...]
+    """The tokens at positions first + 1, first + 2, …; the last may lie behind the slice."""
+    top: int
+    """How many of the most likely tokens to name beside each target; -1: all."""
 
 
 class Slice(msgspec.Struct, frozen=True, gc=False):
@@ -41,6 +63,12 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     """Per KV group, the blocks that follow the kept ones."""
     samples: tuple[Sample, ...]
     """Empty while the prompt is not yet complete."""
+    past: tuple[int, ...] = ()
+    """All tokens before `start`, with the first slice that samples for this sequence since the
+    runner last forgot it, and only if a sample looks back; empty otherwise. From then on each
+    slice begins where the one before it ended."""
+    score: Score | None = None
+    """Set while log-probabilities of the prompt are wanted and not known."""
 
 
 class Copy(msgspec.Struct, frozen=True, gc=False):
@@ -87,12 +115,26 @@ class Batch(msgspec.Struct, frozen=True):
         return not (self.slices or self.moves or self.ended)
 
 
+class Logprobs(msgspec.Struct, frozen=True, gc=False):
+    """How likely some tokens were at one position, before any sampling option."""
+
+    ids: tuple[int, ...]
+    """As many of the most likely tokens as were asked for, best first; then the token that
+    stands there, unless it is among them."""
+    values: tuple[float, ...]
+    """Natural logarithms of their probabilities."""
+    ranks: tuple[int, ...]
+    """From 1, over the whole vocabulary; equally likely tokens rank by ascending id."""
+
+
 class Sampled(msgspec.Struct, frozen=True, gc=False):
     """One sampled token."""
 
     token: int
     logprob: float
     """Natural logarithm of the token's probability before any sampling option."""
+    logprobs: Logprobs | None = None
+    """Set if the sample's params ask for it."""
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -100,6 +142,12 @@ class StepResult(msgspec.Struct, frozen=True):
 
     step: StepId
     sampled: dict[SeqId, Sampled] = msgspec.field(default_factory=dict[SeqId, Sampled])
+    refused: dict[SeqId, str] = msgspec.field(default_factory=dict[SeqId, str])
+    """Sequences for which no token could be chosen, with the reason; nothing else is wrong."""
+    scored: dict[SeqId, tuple[Logprobs, ...]] = msgspec.field(
+        default_factory=dict[SeqId, tuple[Logprobs, ...]]
+    )
+    """For each slice with a score, one entry for each of its targets."""
     moved: tuple[MoveId, ...] = ()
     """Moves completed since the last result, of any step."""
     failed: tuple[MoveId, ...] = ()

@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from octavo.contract.batch import Sample
+from octavo.contract.batch import Logprobs, Sample
 from octavo.contract.ids import BlockKey, SeqId, StepId
 from octavo.contract.namespace import Namespace
 from octavo.contract.sampling import SamplingParams
@@ -29,6 +29,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arrival_s: float = 0.0
     """Seconds on the engine's clock."""
     eos_token_ids: frozenset[int] = frozenset()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """`sampling.bad_words` as tokens."""
     expected_output_tokens: int | None = None
     """For reservation rules that need it; None: the effective maximum."""
 
@@ -58,6 +60,20 @@ def choice_seed(seed: int, index: int) -> int:
     return int.from_bytes(blake2b(data, digest_size=8, person=b"octavo.seed").digest(), "little")
 
 
+def _sample(seq_id: SeqId, request: Request, index: int) -> Sample:
+    params, ends = request.sampling, tuple[int, ...]()
+    if params.min_tokens:
+        ends = tuple(sorted({*request.eos_token_ids, *params.stop_token_ids}))
+    return Sample(
+        seq_id,
+        choice_seed(request.seed, index),
+        params,
+        len(request.prompt),
+        ends,
+        request.bad_words,
+    )
+
+
 class Sequence:
     """One text being written: a prompt and one choice of its continuation.
 
@@ -71,8 +87,10 @@ class Sequence:
         "id",
         "index",
         "keys",
+        "known_past",
         "limit",
         "load_deadline_s",
+        "looks_back",
         "lost_tokens",
         "phase",
         "preemptions",
@@ -84,6 +102,8 @@ class Sequence:
         "samples",
         "sampling",
         "scheduled",
+        "score_end",
+        "scores",
         "spared_until",
         "tokens",
         "units",
@@ -115,8 +135,17 @@ class Sequence:
         """Chained keys of the leading full hash units of `tokens`."""
         self.units: list[bytes] = []
         """The text of each unit that has a key: int32, little-endian."""
-        self.samples = (Sample(seq_id, choice_seed(request.seed, index), request.sampling),)
+        self.samples = (_sample(seq_id, request, index),)
         """What a slice that reaches the end of the text asks for."""
+        self.looks_back = self.samples[0].looks_back
+        """Its samples depend on the text, which the runner has to be told."""
+        self.known_past = False
+        """The runner has been told the text before the last slice."""
+        asks = index == 0 and request.sampling.prompt_logprobs is not None
+        self.score_end = len(request.prompt) - 1 if asks else 0
+        """The tokens after positions before this one are to be scored."""
+        self.scores: list[Logprobs] = []
+        """What is known of them, in order."""
         self.cached_tokens: int | None = None
         """Prompt tokens found in memory when the sequence was first admitted."""
         self.load_deadline_s = 0.0
@@ -135,6 +164,15 @@ class Sequence:
     def length(self) -> int:
         """Known tokens, prompt included."""
         return len(self.tokens)
+
+    @property
+    def reusable(self) -> int:
+        """Leading tokens whose KV need not be computed if it is in memory already.
+
+        At least one token is computed, to sample the next; and so is what is not scored yet.
+        """
+        known = len(self.scores)
+        return len(self.tokens) - 1 if known >= self.score_end else known
 
     @property
     def output(self) -> list[int]:
@@ -162,3 +200,8 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     stop_token: int | None = None
     """The stop token asked for by the caller that ended the sequence."""
     error: str | None = None
+    logprobs: tuple[Logprobs, ...] = ()
+    """One for each of `tokens`, if the request asks for them."""
+    prompt_logprobs: tuple[Logprobs, ...] = ()
+    """With the first token of choice 0, if the request asks for them: one for each token of the
+    prompt but the first."""

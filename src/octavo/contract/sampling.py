@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
 from octavo.errors import RequestError
 
+_WHOLE = ("n", "top_k", "min_tokens")
+_WHOLE_OR_NONE = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize")
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to choose the tokens of one request; names and defaults are vLLM's.
 
-    An unknown option is a `TypeError`, an impossible value a `RequestError`.
+    An unknown option is a `TypeError`, an impossible value a `RequestError`. The order in which
+    options act is that of `runner.sampler`, whatever order they are given in.
     """
 
     n: int = 1
@@ -23,42 +37,88 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Keep the k most likely tokens; 0 or -1 keeps all."""
     top_p: float = 1.0
     """Keep the smallest set of most likely tokens whose probabilities sum to at least this."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the most likely token's probability."""
+    presence_penalty: float = 0.0
+    """Taken off the logit of each token that the answer holds already; from -2 to 2."""
+    frequency_penalty: float = 0.0
+    """Taken off the logit of a token once for each time the answer holds it; from -2 to 2."""
+    repetition_penalty: float = 1.0
+    """Tokens of the prompt and the answer: positive logits are divided by it, negative ones
+    multiplied."""
+    logit_bias: dict[int, float] | None = None
+    """Added to the logits of these tokens."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Only these tokens may be chosen; None: all."""
+    bad_words: tuple[str, ...] = ()
+    """Texts whose last token is banned where the tokens before it stand already."""
     seed: int | None = None
     """None: derived from the engine's seed and the number of the request."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer; given as one string or several, not part of the answer."""
     stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    """The stop text, or the text of the stop token, is part of the answer."""
     ignore_eos: bool = False
     """Emit the end token like any other and go on; it is not banned."""
     max_tokens: int | None = 16
     """None: as many as context and memory allow."""
+    min_tokens: int = 0
+    """Before so many tokens end and stop tokens are banned and no stop text counts."""
+    logprobs: int | None = None
+    """For each token of the answer, log-probabilities of so many most likely tokens and of the
+    token itself, as the model gives them, before any option; -1: of the whole vocabulary."""
+    prompt_logprobs: int | None = None
+    """The same for each token of the prompt but the first."""
+    skip_special_tokens: bool = True
+    """Special tokens are in the ids but not in the text."""
+    detokenize: bool = True
+    """False: token ids only, no text."""
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        msgspec.structs.force_setattr(self, "stop", stop)
-        msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        self._settle("stop", _tuple("stop", stop, "texts"))
+        for name in ("stop_token_ids", "bad_words"):
+            self._settle(name, _tuple(name, getattr(self, name), "a list"))
+        if self.allowed_token_ids is not None:
+            allowed = _tuple("allowed_token_ids", self.allowed_token_ids, "a list")
+            self._settle("allowed_token_ids", allowed)
         self._check_types()
-        self._check_ranges()
+        self._check_members()
+        self._check_choice()
+        self._check_lengths()
+        self._check_penalties()
+        self._check_bias()
+        self._check_lists()
+
+    def _settle(self, name: str, value: object) -> None:
+        msgspec.structs.force_setattr(self, name, value)
 
     def _check_types(self) -> None:
-        for name in ("n", "top_k", "seed", "max_tokens"):
+        for name in _WHOLE + _WHOLE_OR_NONE:
             value = getattr(self, name)
-            if value is None and name in ("seed", "max_tokens"):
+            if value is None and name in _WHOLE_OR_NONE:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool):
+            if not _whole(value):
                 raise RequestError(f"{name} must be a whole number, got {value!r}")
-        for name in ("temperature", "top_p"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool):
-                raise RequestError(f"{name} must be a number, got {value!r}")
-        for text in self.stop:
-            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise RequestError(f"stop must be a text or several, got {text!r}")
-        for token in self.stop_token_ids:
-            if not isinstance(token, int) or isinstance(token, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise RequestError(f"stop_token_ids must be token ids, got {token!r}")
+        for name in _NUMBERS:
+            if not _number(getattr(self, name)):
+                raise RequestError(f"{name} must be a number, got {getattr(self, name)!r}")
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be true or false, got {getattr(self, name)!r}")
 
-    def _check_ranges(self) -> None:
+    def _check_members(self) -> None:
+        for name in ("stop", "bad_words"):
+            for text in getattr(self, name):
+                if not isinstance(text, str):
+                    raise RequestError(f"{name} must be a text or several, got {text!r}")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            for token in getattr(self, name) or ():
+                if not _whole(token):
+                    raise RequestError(f"{name} must be token ids, got {token!r}")
+
+    def _check_choice(self) -> None:
         if self.n < 1:
             raise RequestError(f"n must be at least 1, got {self.n}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -72,14 +132,102 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise RequestError(f"top_k must be -1 or 0 (all) or at least 1, got {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise RequestError(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise RequestError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if "" in self.stop:
-            raise RequestError("stop must not hold an empty text: it would match at once")
+        if not 0 <= self.min_p <= 1:
+            raise RequestError(f"min_p must be from 0 (keep all) to 1, got {self.min_p}")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
             raise RequestError(f"seed must fit 64 bits, got {self.seed}")
+
+    def _check_lengths(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.min_tokens < 0:
+            raise RequestError(f"min_tokens must be 0 or more, got {self.min_tokens}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens is {self.min_tokens}, but max_tokens is {self.max_tokens}: "
+                "lower the one or raise the other"
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None and value < -1:
+                raise RequestError(
+                    f"{name} must be -1 (the whole vocabulary) or 0 or more, got {value}"
+                )
+
+    def _check_penalties(self) -> None:
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= getattr(self, name) <= 2:
+                raise RequestError(
+                    f"{name} must be from -2 to 2 (0: none), got {getattr(self, name)}"
+                )
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise RequestError(
+                f"repetition_penalty must be above 0 (1: none), got {self.repetition_penalty}"
+            )
+
+    def _check_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RequestError(
+                f"logit_bias must be a dict of token id to number, got {self.logit_bias!r}"
+            )
+        for token, bias in self.logit_bias.items():
+            if not _whole(token):
+                raise RequestError(f"logit_bias must be keyed by token ids, got {token!r}")
+            if not (_number(bias) and math.isfinite(bias)):
+                raise RequestError(
+                    f"logit_bias of token {token} must be a finite number, got {bias!r}; "
+                    "allowed_token_ids and bad_words ban tokens"
+                )
+        self._settle("logit_bias", dict(self.logit_bias))
+
+    def _check_lists(self) -> None:
+        if "" in self.stop:
+            raise RequestError("stop must not hold an empty text: it would match at once")
+        if self.stop and not self.detokenize:
+            raise RequestError(
+                f"stop is {list(self.stop)}, but detokenize is False: there is no text to find it "
+                "in; set detokenize, or give stop_token_ids"
+            )
+        if not all(word.strip() for word in self.bad_words):
+            raise RequestError(
+                f"bad_words must not hold an empty text, got {list(self.bad_words)}: leave it out"
+            )
+        if self.allowed_token_ids == ():
+            raise RequestError(
+                "allowed_token_ids is empty, so that no token could be chosen: "
+                "name at least one, or leave the option out"
+            )
 
     @property
     def greedy(self) -> bool:
         """True if the most likely token is always taken."""
         return self.temperature == 0
+
+    @property
+    def penalizes(self) -> bool:
+        """True if a token's chance depends on whether the text holds it."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
+
+    @property
+    def looks_back(self) -> bool:
+        """True if the choice of a token depends on the text before it, logits apart."""
+        return self.penalizes or bool(self.bad_words)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _tuple(name: str, value: Iterable[object] | None, what: str) -> tuple[object, ...]:
+    """Return several values as a tuple; None: none."""
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RequestError(f"{name} must be {what}, got {value!r}")
+    return tuple(value)

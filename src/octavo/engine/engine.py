@@ -12,10 +12,10 @@ import msgspec
 from octavo.contract.batch import Batch, StepResult
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
+from octavo.engine.answer import AnswerText, Logprob, Speller
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.stats import Stats
-from octavo.text.detokenize import Detokenizer
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -50,6 +50,10 @@ class Output(msgspec.Struct, frozen=True):
     stop_reason: str | int | None = None
     """The stop string or stop token that ended the text, if the caller asked for it."""
     error: str | None = None
+    logprobs: tuple[dict[int, Logprob], ...] = ()
+    """One for each of `token_ids`, if the request asks for them."""
+    prompt_logprobs: tuple[dict[int, Logprob], ...] = ()
+    """With the first token of choice 0: one for each token of the prompt but the first."""
 
 
 class Engine:
@@ -75,7 +79,8 @@ class Engine:
         self._depth = depth
         self._clock = clock
         self._in_flight: deque[Batch] = deque()
-        self._texts: dict[tuple[str, int], Detokenizer] = {}
+        self._texts: dict[tuple[str, int], AnswerText] = {}
+        self._speller = Speller(tokenizer)
         self._backlog: list[Output] = []
         """News that the caller has not been given yet: an interrupt came between."""
 
@@ -86,7 +91,7 @@ class Engine:
         """
         effective = self._scheduler.add(request)
         for index in range(request.sampling.n):
-            self._texts[request.id, index] = Detokenizer(self._tokenizer, request.sampling.stop)
+            self._texts[request.id, index] = AnswerText(self._tokenizer, request.sampling)
         return effective
 
     def abort(self, request_id: str) -> None:
@@ -162,17 +167,13 @@ class Engine:
     def _output(self, update: Update) -> Output:
         """Turn tokens into text; a stop string that appears ends the sequence."""
         key = (update.request_id, update.index)
-        detokenizer = self._texts[key]
+        answer = self._texts[key]
         finish, stop_reason = update.finish, update.stop_token
-        # The token that says "stop" is in the ids but not in the text.
-        spoken = update.tokens[:-1] if finish is FinishReason.STOP else update.tokens
-        text = detokenizer.push(spoken)
-        if finish is not None:
-            text += detokenizer.finish()
-        if detokenizer.stopped is not None:
+        text = answer.push(update)
+        if answer.stopped is not None:
             if finish is None:
                 self._scheduler.finish(update.request_id, update.index)
-            finish, stop_reason = FinishReason.STOP, detokenizer.stopped
+            finish, stop_reason = FinishReason.STOP, answer.stopped
         if finish is not None:
             del self._texts[key]
         return Output(
@@ -185,4 +186,6 @@ class Engine:
             finish,
             stop_reason,
             update.error,
+            self._speller.name(update.logprobs, decode=answer.decodes),
+            self._speller.name(update.prompt_logprobs, decode=answer.decodes),
         )

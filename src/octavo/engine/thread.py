@@ -6,12 +6,21 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from octavo.contract.request import Request
 from octavo.engine.engine import Engine, Output
-from octavo.errors import OctavoError
+from octavo.errors import ConfigError, OctavoError
 
-Listener = Callable[["Output | Exception"], None]
-"""Told, in the engine's thread, each news of one request, or the error that ends it."""
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A request is in the queue."""
+
+    effective_max_tokens: int
+
+
+Listener = Callable[["Accepted | Output | Exception"], None]
+"""Told, in the engine's thread, that a request is queued, each news of it, or what ends it."""
 
 
 class EngineThread:
@@ -36,11 +45,12 @@ class EngineThread:
 
         def command() -> None:
             try:
-                self._engine.add(request)
+                effective = self._engine.add(request)
             except OctavoError as error:
                 listener(error)
             else:
                 self._listeners[request.id] = (listener, request.sampling.n)
+                listener(Accepted(effective))
 
         self._send(command)
 
@@ -86,7 +96,7 @@ class EngineThread:
             if self._closed or self._broken is not None:
                 if always:
                     return
-                raise self._broken or RuntimeError("the engine is closed")
+                raise self._broken or ConfigError("the engine is closed: build another one")
             self._commands.append(command)
             self._wake.notify()
 
@@ -95,7 +105,7 @@ class EngineThread:
             while self._obey():
                 for news in self._engine.step():
                     self._tell(news)
-            self._end_all(RuntimeError("the engine is closed"))
+            self._end_all(ConfigError("the engine is closed: build another one"))
         except Exception as error:
             self._broken = error
             self._end_all(error)

@@ -93,6 +93,10 @@ class Decoder:
 
         The backend has planned `inputs`. Returns [sampled, vocab_size] float32.
         """
+        return self.score(self.states(inputs, backend, tiles), tiles)
+
+    def states(self, inputs: StepInputs, backend: AttentionBackend, tiles: RowTiles) -> Tensor:
+        """Compute a step up to the last layer; return the sampled rows: [sampled, hidden_size]."""
         count = inputs.tokens.shape[0]
         sizes = tiles.split(count)
         padding = sum(sizes) - count
@@ -118,8 +122,20 @@ class Decoder:
                 for x, y in zip(rows, attended.split(sizes), strict=True)
             ]
         if not sizes:
+            return self._embedding.new_empty(0, self.spec.hidden_size)
+        return _joined(list(rows))[: inputs.sample_rows.shape[0]]
+
+    def score(self, states: Tensor, tiles: RowTiles) -> Tensor:
+        """Score the vocabulary after some of the rows that `states` returned.
+
+        states: [rows, hidden_size]; returns [rows, vocab_size] float32.
+        """
+        count = states.shape[0]
+        sizes = tiles.split(count)
+        if not sizes:
             return self._embedding.new_empty(0, self.spec.vocab_size, dtype=torch.float32)
-        return _joined([self.logits(x) for x in rows])[: inputs.sample_rows.shape[0]]
+        padded = F.pad(states, (0, 0, 0, sum(sizes) - count))
+        return _joined([self.logits(x) for x in padded.split(sizes)])[:count]
 
     def project(
         self, layer: LayerWeights, x: Tensor, turn: Rotation

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from octavo.attention.backend import GroupInputs, StepInputs
-from octavo.contract.batch import Batch, Sample, Sampled, Slice
+from octavo.contract.batch import Batch, Sample, Score, Slice, StepResult
 from octavo.contract.ids import PENDING, BlockId, SeqId
 from octavo.contract.layout import KVLayout
+from octavo.runner.history import Histories, History
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +20,24 @@ class Work:
     """What one step computes and whom it is for."""
 
     inputs: StepInputs
-    samples: list[Sample]
-    sample_rows: list[int]
+    """Its sampled rows are those of the samples, then those of the scores."""
+    sampled: int
+    """Rows that belong to samples."""
+    samples: list[Sample] = field(default_factory=list[Sample])
+    sample_rows: list[int] = field(default_factory=list[int])
     """For each sample, the row of the logits that it reads; forks share one."""
-    positions: list[int]
+    positions: list[int] = field(default_factory=list[int])
     """For each sample, where its token will stand in the text."""
+    histories: list[History | None] = field(default_factory=list["History | None"])
+    """For each sample, the text before its token if it looks back."""
+    scores: list[tuple[SeqId, Score]] = field(default_factory=list[tuple[SeqId, Score]])
+    """One row for each target."""
 
 
 class InputBuilder:
-    """Keeps each sequence's tables and last token; written by the runner that owns it.
+    """Keeps each sequence's tables and last token, and its text if its samples look back.
 
-    A sequence is forgotten when a batch names it as ended.
+    Written by the runner that owns it. A sequence is forgotten when a batch names it as ended.
     """
 
     def __init__(
@@ -46,8 +54,9 @@ class InputBuilder:
         self._device = device
         self._tables: dict[SeqId, tuple[list[BlockId], ...]] = {}
         self._last: dict[SeqId, int] = {}
-        # Sequences whose token was to come from a step that failed.
+        # Sequences whose token was to come from a step that failed, or was refused.
         self._lost: set[SeqId] = set()
+        self._histories = Histories()
 
     def check(self, batch: Batch) -> None:
         """Assert that a batch fits what is known; changes nothing."""
@@ -60,7 +69,11 @@ class InputBuilder:
             assert part.seq not in seen, f"{where}: two slices in one step"
             seen.add(part.seq)
             self._check_tokens(part, where)
-            self._check_tables(part, where, ended=part.seq in batch.ended)
+            ended = part.seq in batch.ended
+            self._check_tables(part, where, ended=ended)
+            self._check_score(part, where)
+            if part.seq not in self._lost or ended:
+                self._histories.check(part, where, ended=ended)
 
     def advance(self, batch: Batch) -> None:
         """Forget ended sequences and bring the tables up to date."""
@@ -68,6 +81,7 @@ class InputBuilder:
             self._tables.pop(seq, None)
             self._last.pop(seq, None)
             self._lost.discard(seq)
+            self._histories.forget(seq)
         for part in batch.slices:
             tables = self._tables.setdefault(part.seq, tuple([] for _ in self._sizes))
             for table, kept, blocks in zip(tables, part.kept, part.blocks, strict=True):
@@ -77,8 +91,7 @@ class InputBuilder:
     def build(self, batch: Batch) -> Work | None:
         """Make the tensors of a batch that has been checked and advanced; None: nothing to do.
 
-        A slice that waits for a token of a failed step is left out: its readers are revoked, and
-        it has no answer.
+        A slice that waits for a token that will never be known is left out: it has no answer.
         """
         slices = [
             part for part in batch.slices if part.tokens[-1] != PENDING or part.seq in self._last
@@ -97,27 +110,38 @@ class InputBuilder:
         )
         ends = np.cumsum(lengths)
         sampling = np.array([bool(part.samples) for part in slices])
+        wanted = [ends[sampling] - 1]
+        for part, end in zip(slices, ends, strict=True):
+            if part.score is not None:
+                first = end - len(part.tokens) + part.score.first
+                wanted.append(np.arange(first, first + len(part.score.targets)))
         inputs = StepInputs(
             starts=tuple(part.start for part in slices),
             lengths=tuple(lengths),
             tokens=self._put(tokens),
             positions=self._put(positions),
             groups=groups,
-            sample_rows=self._put(ends[sampling] - 1),
+            sample_rows=self._put(np.concatenate(wanted)),
         )
-        work = Work(inputs, [], [], [])
+        work = Work(inputs, int(sampling.sum()))
+        work.scores.extend((part.seq, part.score) for part in slices if part.score is not None)
         for row, part in enumerate(part for part in slices if part.samples):
+            history = self._histories.follow(part, self._known(part))
             for one in part.samples:
                 work.samples.append(one)
                 work.sample_rows.append(row)
                 work.positions.append(part.start + len(part.tokens))
+                work.histories.append(history)
         return work
 
-    def remember(self, sampled: dict[SeqId, Sampled]) -> None:
+    def remember(self, result: StepResult) -> None:
         """Keep the last token of each sequence, for the slices that name it as pending."""
-        for seq, one in sampled.items():
+        for seq, one in result.sampled.items():
             self._last[seq] = one.token
             self._lost.discard(seq)
+        for seq in result.refused:
+            self._last.pop(seq, None)
+            self._lost.add(seq)
 
     def lose(self, batch: Batch) -> None:
         """Note that a batch failed: the tokens it was to sample will never be known."""
@@ -171,6 +195,18 @@ class InputBuilder:
             assert 0 <= low <= high < self._vocab_size, (
                 f"{where}: token ids from {low} to {high} in a vocabulary of {self._vocab_size}"
             )
+
+    def _check_score(self, part: Slice, where: str) -> None:
+        if part.score is None:
+            return
+        first, targets = part.score.first, part.score.targets
+        assert 0 <= first <= len(part.tokens) - len(targets) < len(part.tokens), (
+            f"{where}: {len(targets)} targets after {first} of {len(part.tokens)} tokens"
+        )
+        low, high = min(targets), max(targets)
+        assert 0 <= low <= high < self._vocab_size, (
+            f"{where}: targets from {low} to {high} in a vocabulary of {self._vocab_size}"
+        )
 
     def _check_tables(self, part: Slice, where: str, *, ended: bool) -> None:
         groups = len(self._sizes)

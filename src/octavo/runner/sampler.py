@@ -1,9 +1,12 @@
-"""Chooses tokens from logits: a pure function of one row, its options, a seed and a position.
+"""Chooses tokens from logits.
 
-It needs numpy only, so that every executor can share it.
+A pure function of one row, its options, its own text, a seed and a position. It needs numpy
+only, so that every executor can share it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,73 +14,106 @@ from numpy.typing import NDArray
 from octavo.contract.batch import Sample, Sampled
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import ModelError
+from octavo.runner.history import History
+from octavo.runner.logprobs import Ids, Row, log_probability, most_likely, name_likely
 from octavo.runner.philox import uniforms
+from octavo.runner.processors import Candidates, process
 
-Ids = NDArray[np.intp]
-Row = NDArray[np.float32]
 Weights = NDArray[np.float64]
 
 _FIRST_NUCLEUS = 256
 
 
-def sample(logits: Row, samples: list[Sample], positions: list[int]) -> list[Sampled]:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No token may be chosen; only this sample is concerned."""
+
+    reason: str
+
+
+def sample(
+    logits: NDArray[np.float32],
+    samples: list[Sample],
+    positions: list[int],
+    histories: list[History | None] | None = None,
+) -> list[Sampled | Refused]:
     """Choose one token for each row.
 
-    logits: [rows, vocab] float32; positions: where each new token will stand in its text.
-    A row's answer does not depend on the other rows. Raises ModelError if a logit is not finite.
+    logits: [rows, vocab]; positions: where each new token will stand in its text; histories:
+    the texts before, where a sample looks back. Log-probabilities are taken first; then come
+    `process`, then `choose`. A row's answer does not depend on the other rows. Raises ModelError
+    if a logit is not finite.
     """
-    assert len(logits) == len(samples) == len(positions), (
+    texts: list[History | None] = [None] * len(samples) if histories is None else histories
+    assert len(logits) == len(samples) == len(positions) == len(texts), (
         f"{len(logits)} rows of logits for {len(samples)} samples at {len(positions)} positions"
     )
     draws = uniforms([one.seed for one in samples], positions)
-    chosen: list[Sampled] = []
-    for row, one, position, draw in zip(logits, samples, positions, draws, strict=True):
-        if not np.isfinite(row).all():
-            broken = int(np.count_nonzero(~np.isfinite(row)))
-            raise ModelError(
-                f"{broken} of {len(row)} logits are not finite for sequence {one.seq} "
-                f"at position {position}: the weights or the KV memory are damaged"
-            )
-        token = choose(row, one.params, float(draw))
-        chosen.append(Sampled(token, log_probability(row, token)))
+    chosen: list[Sampled | Refused] = []
+    for row, one, position, history, draw in zip(
+        logits, samples, positions, texts, draws, strict=True
+    ):
+        check_finite(row, f"sequence {one.seq} at position {position}")
+        candidates = process(row, one, history, position)
+        if len(candidates.row) == 0:
+            chosen.append(Refused(_nothing_left(one, position)))
+            continue
+        token = choose(candidates, one.params, float(draw))
+        top = one.params.logprobs
+        named = None if top is None else name_likely(row, token, top)
+        chosen.append(Sampled(token, log_probability(row, token), named))
     return chosen
 
 
-def log_probability(row: Row, token: int) -> float:
-    """Work out the natural logarithm of a token's probability, before any option."""
-    largest = row.max()
-    total = np.exp(row - largest).sum(dtype=np.float64)
-    return float(np.float64(row[token]) - np.float64(largest) - np.log(total))
+def check_finite(row: Row, where: str) -> None:
+    """Raise ModelError if a logit is not finite."""
+    if not np.isfinite(row).all():
+        broken = int(np.count_nonzero(~np.isfinite(row)))
+        raise ModelError(
+            f"{broken} of {len(row)} logits are not finite for {where}: "
+            "the weights or the KV memory are damaged"
+        )
 
 
-def choose(row: Row, params: SamplingParams, draw: float) -> int:
-    """Choose a token: temperature, then top_k, then top_p, then the inverse of the distribution.
+def _nothing_left(one: Sample, position: int) -> str:
+    options = {
+        "allowed_token_ids": one.params.allowed_token_ids is not None,
+        "bad_words": bool(one.bad_words),
+        "min_tokens": bool(one.ends),
+    }
+    used = " and ".join(name for name, given in options.items() if given)
+    return (
+        f"every token is banned for output token {position - one.prompt_length + 1} by {used}: "
+        "allow more tokens or ban fewer"
+    )
+
+
+def choose(candidates: Candidates, params: SamplingParams, draw: float) -> int:
+    """Choose a token: temperature, min_p, top_k, top_p, then the inverse of the distribution.
 
     draw: in [0, 1). The answer is the first id, in ascending order, at which the sum of the kept
     tokens' weights exceeds draw times their total, in float64. Equally likely tokens are
     kept, and taken when greedy, by ascending id.
     """
+    row, ids = candidates.row, candidates.ids
     if params.greedy:
-        return int(row.argmax())
+        place = int(row.argmax())
+        return place if ids is None else int(ids[place])
     with np.errstate(over="ignore", under="ignore"):
         distance = row.astype(np.float64) - np.float64(row.max())
         weights = np.exp(distance / params.temperature)
+    if params.min_p > 0:
+        # The most likely token has weight 1.
+        likely = np.flatnonzero(weights >= params.min_p)
+        row, weights = row[likely], weights[likely]
+        ids = likely if ids is None else ids[likely]
     kept: Ids | None = None
     if 0 < params.top_k < len(row):
         kept = most_likely(row, params.top_k)
     if params.top_p < 1.0:
         kept = _nucleus(row, weights, kept, params.top_p)
-    return _invert(weights if kept is None else weights[kept], kept, draw)
-
-
-def most_likely(row: Row, count: int) -> Ids:
-    """Find the `count` largest numbers, ties by lower id; returns their ids in ascending order."""
-    if count >= len(row):
-        return np.arange(len(row))
-    smallest = np.partition(row, len(row) - count)[len(row) - count]
-    above = np.flatnonzero(row > smallest)
-    level = np.flatnonzero(row == smallest)[: count - len(above)]
-    return np.sort(np.concatenate((above, level)))
+    place = _invert(weights if kept is None else weights[kept], kept, draw)
+    return place if ids is None else int(ids[place])
 
 
 def _nucleus(row: Row, weights: Weights, kept: Ids | None, top_p: float) -> Ids:

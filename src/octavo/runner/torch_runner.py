@@ -13,17 +13,19 @@ import torch
 from torch import Tensor
 
 from octavo.attention.backend import AttentionBackend
-from octavo.contract.batch import Batch, Sampled, StepResult
-from octavo.contract.ids import SeqId
+from octavo.contract.batch import Batch, Logprobs, StepResult
 from octavo.errors import ConfigError
 from octavo.models.decoder import Decoder
 from octavo.models.exact import exact_row_tiles
 from octavo.models.rows import ALL_AT_ONCE
 from octavo.pages.arena import Arena
-from octavo.runner.inputs import InputBuilder
-from octavo.runner.sampler import sample
+from octavo.runner.inputs import InputBuilder, Work
+from octavo.runner.logprobs import name_likely
+from octavo.runner.sampler import Refused, check_finite, sample
 
 MAX_IN_FLIGHT = 2
+SCORED_ROWS = 64
+"""Rows of a prompt whose logits are held at once: 12 MB with a vocabulary of 49,152."""
 
 LogitsObserver = Callable[[Batch, Tensor], None]
 """Receives the logits of a step: [slices that sample, vocab_size] float32, in slice order."""
@@ -79,12 +81,12 @@ class TorchRunner:
         self._inputs.check(batch)
         failed = tuple(move.id for move in batch.moves)
         try:
-            sampled = self._compute(batch)
+            result = self._compute(batch, StepResult(step=batch.step, failed=failed))
         except Exception as error:
             self._inputs.lose(batch)
             self._results.append(StepResult(step=batch.step, failed=failed, error=_one_line(error)))
         else:
-            self._results.append(StepResult(step=batch.step, sampled=sampled, failed=failed))
+            self._results.append(result)
 
     def collect(self) -> StepResult:
         """Return the result of the oldest step in flight."""
@@ -97,25 +99,52 @@ class TorchRunner:
         self._results.clear()
 
     @torch.inference_mode()
-    def _compute(self, batch: Batch) -> dict[SeqId, Sampled]:
+    def _compute(self, batch: Batch, result: StepResult) -> StepResult:
+        """Run a step; returns the result with what was sampled and scored."""
         self._inputs.advance(batch)
         self._arena.copy(batch.copies)
         work = self._inputs.build(batch)
         if work is None:
-            return {}
+            return result
         self._backend.plan(work.inputs)
-        logits = self._decoder.forward(work.inputs, self._backend, self.row_tiles)
+        if work.scores:
+            states = self._decoder.states(work.inputs, self._backend, self.row_tiles)
+            logits = self._decoder.score(states[: work.sampled], self.row_tiles)
+            self._score(work, states[work.sampled :], result)
+        else:
+            logits = self._decoder.forward(work.inputs, self._backend, self.row_tiles)
         if self._on_logits is not None:
             self._on_logits(batch, logits)
-        if not work.samples:
-            return {}
+        if work.samples:
+            self._sample(work, logits, result)
+            self._inputs.remember(result)
+        return result
+
+    def _sample(self, work: Work, logits: Tensor, result: StepResult) -> None:
+        """Choose a token for each sample."""
         rows = logits.cpu().numpy()
         if len(rows) != len(work.samples):
             rows = rows[work.sample_rows]
-        tokens = sample(rows, work.samples, work.positions)
-        sampled = {one.seq: token for one, token in zip(work.samples, tokens, strict=True)}
-        self._inputs.remember(sampled)
-        return sampled
+        chosen = sample(rows, work.samples, work.positions, work.histories)
+        for one, answer in zip(work.samples, chosen, strict=True):
+            if isinstance(answer, Refused):
+                result.refused[one.seq] = answer.reason
+            else:
+                result.sampled[one.seq] = answer
+
+    def _score(self, work: Work, states: Tensor, result: StepResult) -> None:
+        """Work out log-probabilities of prompts, a few rows at a time.
+
+        states: one row of the last layer for each target.
+        """
+        wanted = ((seq, score.top, t) for seq, score in work.scores for t in score.targets)
+        named: dict[int, list[Logprobs]] = {seq: [] for seq, _ in work.scores}
+        for tile in states.split(SCORED_ROWS):
+            for row in self._decoder.score(tile, self.row_tiles).cpu().numpy():
+                seq, top, target = next(wanted)
+                check_finite(row, f"the prompt of sequence {seq}")
+                named[seq].append(name_likely(row, target, top))
+        result.scored.update({seq: tuple(rows) for seq, rows in named.items()})
 
 
 def _one_line(error: Exception) -> str:

@@ -6,12 +6,13 @@ from itertools import takewhile
 
 from octavo.contract.batch import Batch, Sample, Sampled, Slice, StepResult
 from octavo.contract.ids import PENDING, SeqId, StepId
-from octavo.contract.request import FinishReason, Phase, Request, Sequence, Update
+from octavo.contract.request import Phase, Request, Sequence, Update
 from octavo.errors import RequestError
 from octavo.memory.prefix import Hit
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import Order
+from octavo.sched.outcome import end_of, failures_of, past_of, score_of, take_scores, update_of
 from octavo.sched.ranked import Ranked
 from octavo.sched.stats import Stats
 
@@ -130,11 +131,20 @@ class Scheduler:
         self._cache.commit(batch.step)
         updates: list[Update] = []
         for piece in batch.slices:
+            if piece.score is not None:
+                seq = self._seqs.get(piece.seq)
+                if seq is not None and batch.step > seq.revoked_step:
+                    take_scores(seq, piece, result)
             for sample in piece.samples:
                 seq = self._seqs.get(sample.seq)
                 # An ended sequence has written once more than it had to; a failed step before
                 # this one has made the result void. Neither token exists.
-                if seq is not None and batch.step > seq.revoked_step:
+                if seq is None or batch.step <= seq.revoked_step:
+                    continue
+                if sample.seq in result.refused:
+                    self._end(seq)
+                    updates += failures_of(seq, result.refused[sample.seq])
+                else:
                     updates.append(self._append(seq, result.sampled[sample.seq]))
         return updates
 
@@ -293,7 +303,9 @@ class Scheduler:
             seq.sampling += 1
             samples = self._fork(seq) if seq.forks else seq.samples
         kept, blocks = self._cache.growth(seq)
-        draft.slices.append(Slice(seq.id, start, tokens, kept, blocks, samples))
+        past = past_of(seq, start) if seq.looks_back and samples else ()
+        score = score_of(seq, start, upto) if start < seq.score_end else None
+        draft.slices.append(Slice(seq.id, start, tokens, kept, blocks, samples, past, score))
         draft.budget -= upto - start
         if start < seq.prompt_length:
             self.stats.computed_prompt_tokens += min(upto, seq.prompt_length) - start
@@ -336,23 +348,14 @@ class Scheduler:
     # ── results ───────────────────────────────────────────────────────────────────────────
 
     def _append(self, seq: Sequence, sampled: Sampled) -> Update:
-        token = sampled.token
         seq.sampling -= 1
-        seq.tokens.append(token)
-        request = seq.request
-        finish = stop_token = None
-        if token in request.eos_token_ids and not request.sampling.ignore_eos:
-            finish = FinishReason.STOP
-        elif token in request.sampling.stop_token_ids:
-            finish, stop_token = FinishReason.STOP, token
-        elif len(seq.tokens) >= seq.limit:
-            finish = FinishReason.LENGTH
+        seq.tokens.append(sampled.token)
+        finish, stop_token = end_of(seq)
         if finish is not None:
             self._end(seq)
         elif seq.scheduled == len(seq.tokens):
             self._cache.seal(seq)
-        cached = seq.cached_tokens or 0
-        return Update(request.id, seq.index, (token,), sampled.logprob, cached, finish, stop_token)
+        return update_of(seq, sampled, finish, stop_token)
 
     def _fail(self, batch: Batch, error: str) -> list[Update]:
         """Release the step's sequences and their readers; queue them once more, or end them."""
@@ -370,11 +373,7 @@ class Scheduler:
             seq.sampling = 0
             if seq.failures >= 2:
                 self._end(seq)
-                # With a leader end the choices that would have begun where its prompt ends.
-                updates += [
-                    Update(seq.request.id, index, (), finish=FinishReason.ERROR, error=error)
-                    for index in range(seq.index, seq.index + seq.forks + 1)
-                ]
+                updates += failures_of(seq, error)
             else:
                 self._requeue(seq)
         return updates
@@ -420,6 +419,7 @@ class Scheduler:
         lists = {Phase.WAITING: self._waiting, Phase.RUNNING: self._running}
         lists.get(seq.phase, self._loading).remove(seq)
         if seq.phase is not Phase.WAITING:
+            seq.known_past = False
             # The step being planned counts as in flight: it may copy from these blocks.
             self._cache.release(seq, self._step + 1)
             self._ended.append(seq.id)

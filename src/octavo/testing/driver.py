@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from octavo.contract.batch import Batch
 from octavo.contract.ids import SeqId
@@ -24,7 +25,7 @@ from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS, Order
 from octavo.sched.scheduler import Scheduler
-from octavo.testing.fake_runner import FakeRunner, Fate, expected_output
+from octavo.testing.fake_runner import FakeRunner, Fate, Refusal, expected_output
 
 EOS = 0
 """The end token of fake requests that do not ignore it."""
@@ -62,16 +63,19 @@ def make_request(
     priority: int = 0,
     eos: bool = False,
     salt: str = "",
+    bad_words: tuple[tuple[int, ...], ...] = (),
+    **options: Any,  # a sampling option of any type
 ) -> Request:
-    """Build a request for the fake model."""
+    """Build a request for the fake model, which obeys no option but lets one look back."""
     return Request(
         id=request_id,
         prompt=tuple(prompt),
-        sampling=SamplingParams(n=n, max_tokens=max_tokens, seed=seed),
+        sampling=SamplingParams(n=n, max_tokens=max_tokens, seed=seed, **options),
         seed=seed,
         namespace=Namespace(model="fake", salt=salt),
         priority=priority,
         eos_token_ids=frozenset({EOS}) if eos else frozenset(),
+        bad_words=bad_words,
     )
 
 
@@ -82,6 +86,9 @@ class Answer:
     tokens: list[int] = field(default_factory=list[int])
     finish: FinishReason | None = None
     error: str | None = None
+    logprobs: list[int] = field(default_factory=list[int])
+    """Tokens whose log-probabilities have come."""
+    prompt_logprobs: list[int] = field(default_factory=list[int])
 
 
 class Driver:
@@ -120,6 +127,7 @@ class Driver:
         budget: int = 64,
         host_blocks: int = 0,
         fate: Fate | None = None,
+        refusal: Refusal | None = None,
         random: Random | None = None,
         move_failure: float = 0.0,
         vocab_size: int = 50,
@@ -136,6 +144,7 @@ class Driver:
             vocab_size=vocab_size,
             text=driver.text,
             fate=fate,
+            refusal=refusal,
             random=random,
             move_failure=move_failure,
         )
@@ -187,6 +196,11 @@ class Driver:
                 assert answer.tokens[-1] == EOS, f"{request_id}/{index} stopped without reason"
             most = request.sampling.max_tokens
             assert most is None or count <= most, f"{request_id}/{index}: {count} tokens of {most}"
+            if request.sampling.logprobs is not None:
+                assert answer.logprobs == answer.tokens, f"{request_id}/{index}: logprobs missing"
+            scored = request.sampling.prompt_logprobs is not None and not index and count
+            wanted = list(request.prompt[1:]) if scored else []
+            assert answer.prompt_logprobs == wanted, f"{request_id}/{index}: prompt logprobs"
 
     def _collect(self) -> list[Update]:
         updates = self.scheduler.apply(self._open.popleft(), self.runner.collect())
@@ -195,6 +209,8 @@ class Driver:
             assert answer.finish is None, f"news of {update.request_id} after its end"
             answer.tokens += update.tokens
             answer.finish, answer.error = update.finish, update.error
+            answer.logprobs += [one.ids[-1] for one in update.logprobs]
+            answer.prompt_logprobs += [one.ids[-1] for one in update.prompt_logprobs]
         return updates
 
     def text(self, seq_id: SeqId) -> list[int] | None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from hashlib import blake2b
 from random import Random
 
-from octavo.contract.batch import Batch, Move, Place, Sampled, Slice, StepResult
+import msgspec
+
+from octavo.contract.batch import Batch, Logprobs, Move, Place, Sample, Sampled, Slice, StepResult
 from octavo.contract.ids import PENDING, BlockId, MoveId, SeqId, StepId
 
 _Slot = tuple[int, int, bytes]
@@ -18,6 +20,9 @@ _POISON: _Slot = (-2, -2, b"poison")
 
 Fate = Callable[[Batch], str | None]
 """Decides whether a step fails, and with which message."""
+
+Refusal = Callable[[Sample, int], str | None]
+"""Decides whether no token can be chosen for a position, and with which message."""
 
 
 def next_token(digest: bytes, seed: int, vocab_size: int) -> int:
@@ -53,8 +58,9 @@ class FakeRunner:
     Asserts that a slice reads only slots that hold the right token at the right position of
     one and the same text, in every KV group; that written blocks are not shared; that moves
     name blocks that hold what their key says. `text` gives the known tokens of a sequence, so
-    that reading another sequence's text is caught at once. Moves complete late, in any order,
-    or fail, as `random` decides.
+    that reading another sequence's text is caught at once. The past of a slice and the
+    targets of a score must be that text too, and come just when they are needed. Moves complete
+    late, in any order, or fail, as `random` decides.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class FakeRunner:
         vocab_size: int = 50,
         text: Callable[[SeqId], list[int] | None] | None = None,
         fate: Fate | None = None,
+        refusal: Refusal | None = None,
         random: Random | None = None,
         move_failure: float = 0.0,
     ) -> None:
@@ -71,11 +78,14 @@ class FakeRunner:
         self.vocab_size = vocab_size
         self._text = text
         self._fate = fate
+        self._refusal = refusal
         self._random = random or Random(0)
         self._move_failure = move_failure
         self._memory: dict[tuple[str, BlockId], dict[int, _Slot]] = {}
         self._tables: dict[SeqId, list[list[BlockId]]] = {}
         self._last: dict[SeqId, int] = {}
+        self._pasts: dict[SeqId, list[int]] = {}
+        """What has been told of the texts that samples look back at."""
         self._queue: deque[Batch] = deque()
         self._misled: set[StepId] = set()
         """Steps submitted before the failure of an earlier one was known."""
@@ -98,33 +108,33 @@ class FakeRunner:
         if result.error is not None:
             self._misled |= {later.step for later in self._queue}
         late = self._run_moves()
-        return StepResult(
-            batch.step, result.sampled, early[0] + late[0], early[1] + late[1], result.error
-        )
+        return msgspec.structs.replace(result, moved=early[0] + late[0], failed=early[1] + late[1])
 
     def _compute(self, batch: Batch) -> StepResult:
         for seq in batch.ended:
             self._tables.pop(seq, None)
             self._last.pop(seq, None)
+            self._pasts.pop(seq, None)
         for copy in batch.copies:
             self._memory[self._device(copy.dst)] = dict(self._memory[self._device(copy.src)])
         for piece in batch.slices:
             self._grow_table(piece)
         error = self._fate(batch) if self._fate else None
         self._may_be_misled = batch.step in self._misled
-        texts = {piece.seq: self._write(piece) for piece in batch.slices}
-        sampled: dict[SeqId, Sampled] = {}
-        for piece in batch.slices:
+        # What waits for a token that does not exist writes and reads nothing.
+        slices = [p for p in batch.slices if p.tokens != (PENDING,) or p.seq in self._last]
+        texts = {piece.seq: self._write(piece) for piece in slices}
+        result = StepResult(batch.step)
+        for piece in slices:
             self._read(piece, texts[piece.seq])
+            self._look_back(piece)
+            if piece.score is not None:
+                result.scored[piece.seq] = self._score(piece)
             for sample in piece.samples:
-                token = next_token(texts[piece.seq], sample.seed, self.vocab_size)
-                if texts[piece.seq] == _POISON[2]:
-                    token = _POISON[0]
-                sampled[sample.seq] = Sampled(token, -1.0)
-                self._last[sample.seq] = token
+                self._sample(piece, sample, texts[piece.seq], result)
         if error is None:
-            return StepResult(batch.step, sampled)
-        self._spoil(batch)
+            return result
+        self._spoil(batch, slices)
         return StepResult(batch.step, error=error)
 
     def close(self) -> None:
@@ -189,12 +199,70 @@ class FakeRunner:
         assert position % size in block, f"position {position} was read before it was written"
         return block[position % size]
 
-    def _spoil(self, batch: Batch) -> None:
+    def _sample(self, piece: Slice, sample: Sample, text: bytes, result: StepResult) -> None:
+        """Choose one token, or refuse to."""
+        end = piece.start + len(piece.tokens)
+        assert sample.prompt_length <= end, f"sequence {sample.seq} samples inside its prompt"
+        reason = self._refusal(sample, end) if self._refusal else None
+        if reason is not None:
+            result.refused[sample.seq] = reason
+            self._last.pop(sample.seq, None)
+            return
+        token = next_token(text, sample.seed, self.vocab_size)
+        if text == _POISON[2]:
+            token = _POISON[0]
+        logprobs = None
+        if sample.params.logprobs is not None:
+            logprobs = Logprobs((token,), (-1.0,), (1,))
+        result.sampled[sample.seq] = Sampled(token, -1.0, logprobs)
+        self._last[sample.seq] = token
+
+    def _look_back(self, piece: Slice) -> None:
+        """Check that what was told of the text, once, is all of it up to the slice."""
+        wanted = any(sample.looks_back for sample in piece.samples)
+        told = self._pasts.get(piece.seq)
+        if told is None and wanted:
+            assert len(piece.past) == piece.start, (
+                f"sequence {piece.seq} at {piece.start}: {len(piece.past)} tokens of the past"
+            )
+            told = self._pasts[piece.seq] = list(piece.past)
+        else:
+            assert not piece.past, f"sequence {piece.seq}: a past that nobody needs"
+        if told is None:
+            return
+        assert len(told) == piece.start, (
+            f"sequence {piece.seq} goes on at {piece.start} after {len(told)} tokens"
+        )
+        told += [self._last[piece.seq] if t == PENDING else t for t in piece.tokens]
+        self._compare(piece.seq, 0, told)
+        slots = [
+            self._slot(self._tables[piece.seq][0], self._sizes[0], position)
+            for position in range(len(told))
+        ]
+        if _POISON not in slots:
+            assert told == [slot[0] for slot in slots], f"sequence {piece.seq}: another past"
+
+    def _score(self, piece: Slice) -> tuple[Logprobs, ...]:
+        """Check that the targets are the text's own; they are all equally likely."""
+        score = piece.score
+        assert score is not None, "no score"
+        assert score.targets, f"sequence {piece.seq}: a score without targets"
+        assert 0 <= score.first <= len(piece.tokens) - len(score.targets), (
+            f"sequence {piece.seq}: {len(score.targets)} targets from {score.first} in a slice "
+            f"of {len(piece.tokens)}"
+        )
+        self._compare(piece.seq, piece.start + score.first + 1, list(score.targets))
+        inside = piece.tokens[score.first + 1 :]
+        assert inside[: len(score.targets)] == score.targets[: len(inside)], "other targets"
+        return tuple(Logprobs((target,), (-1.0,), (1,)) for target in score.targets)
+
+    def _spoil(self, batch: Batch, slices: list[Slice]) -> None:
         """A failed step leaves garbage wherever it should have written."""
-        for piece in batch.slices:
+        for piece in slices:
             for ids, size in zip(self._tables[piece.seq], self._sizes, strict=True):
                 for position in range(piece.start, piece.start + len(piece.tokens)):
                     self._memory[self._device(ids[position // size])][position % size] = _POISON
+        for piece in batch.slices:
             for sample in piece.samples:
                 self._last[sample.seq] = _POISON[0]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from octavo.contract.batch import Batch
+from octavo.contract.batch import Batch, Sample
 from octavo.errors import RequestError
 from octavo.sched.limits import Limits
 from octavo.testing.driver import Driver, make_regions, make_request
@@ -47,6 +47,7 @@ class Life:
                 budget=limits[1],
                 host_blocks=draw.choice((0, 6, 40)),
                 fate=self._fate,
+                refusal=self._refusal,
                 random=draw,
                 move_failure=draw.choice((0.0, 0.1, 0.5)),
                 vocab_size=VOCAB,
@@ -86,6 +87,10 @@ class Life:
         fails = not self.quiet and self.random.random() < self.failure
         return "the device caught fire" if fails and batch.slices else None
 
+    def _refusal(self, sample: Sample, position: int) -> str | None:
+        fails = not self.quiet and self.random.random() < self.failure / 20
+        return "every token is banned" if fails else None
+
     def _act(self) -> None:
         draw = self.random
         what = draw.random()
@@ -119,6 +124,10 @@ class Life:
             eos=draw.random() < 0.5,
             seed=draw.randint(0, 2),
             salt=draw.choice(("", "", "", "tenant")),
+            bad_words=draw.choice(((), (), ((1, 2),))),
+            presence_penalty=draw.choice((0.0, 0.0, 1.0)),
+            logprobs=draw.choice((None, None, 0)),
+            prompt_logprobs=draw.choice((None, None, 0)),
         )
         try:
             self.driver.add(request)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from octavo.contract.batch import Batch, Copy, Move, Place, Sample, Slice, StepResult
+import msgspec
+
+from octavo.contract.batch import Batch, Copy, Move, Place, Sample, Score, Slice, StepResult
 from octavo.contract.ids import PENDING, BlockId, MoveId, SeqId, StepId
 from octavo.contract.sampling import SamplingParams
 from octavo.engine.engine import ModelRunner
@@ -30,6 +32,9 @@ def check_runner(
     _results_come_in_the_order_of_submission(make_runner())
     _a_third_step_in_flight_is_refused(make_runner())
     _exactly_the_tokens_asked_for_are_sampled(make_runner())
+    _log_probabilities_come_if_asked_for(make_runner())
+    _a_prompt_is_scored_target_by_target(make_runner())
+    _a_text_that_is_looked_back_at_goes_on(make_runner())
     _a_step_without_slices_is_a_step(make_runner())
     _a_pending_token_is_the_one_being_sampled(make_runner)
     _chunks_change_nothing(make_runner)
@@ -112,6 +117,51 @@ def _exactly_the_tokens_asked_for_are_sampled(runner: ModelRunner) -> None:
     same = {result.sampled[seq].token for seq in (1, 2, 7, 8)}
     assert len(same) == 1, "forks with one seed, and equal texts, must sample the same token"
     assert all(sampled.logprob <= 0 for sampled in result.sampled.values()), "a logprob above 0"
+    runner.close()
+
+
+def _log_probabilities_come_if_asked_for(runner: ModelRunner) -> None:
+    asked = Sample(1, 0, SamplingParams(max_tokens=None, logprobs=0))
+    result = _run(
+        runner,
+        1,
+        _slice(0, TEXT, blocks=(0, 1)),
+        _slice(1, TEXT, blocks=(2, 3), samples=(asked,)),
+    )
+    assert result.sampled[0].logprobs is None, "log-probabilities that nobody asked for"
+    named = result.sampled[1].logprobs
+    assert named is not None, "log-probabilities were asked for"
+    assert named.ids == (result.sampled[1].token,), f"the sampled token alone, got {named.ids}"
+    runner.close()
+
+
+def _a_prompt_is_scored_target_by_target(runner: ModelRunner) -> None:
+    first = _slice(0, TEXT[:4], blocks=(0,), samples=())
+    first = msgspec.structs.replace(first, score=Score(0, TEXT[1:5], 0))
+    last = _slice(0, TEXT[4:], start=4, kept=1, blocks=(1,))
+    last = msgspec.structs.replace(last, score=Score(0, TEXT[5:], 0))
+    results = [_run(runner, 1, first, _slice(1, TEXT, blocks=(2, 3))), _run(runner, 2, last)]
+    for result, targets in zip(results, (TEXT[1:5], TEXT[5:]), strict=True):
+        assert set(result.scored) == {0}, f"one slice asked for scores, got {set(result.scored)}"
+        got = [one.ids for one in result.scored[0]]
+        assert got == [(target,) for target in targets], f"targets {targets}, got {got}"
+    assert set(results[0].sampled) == {1}, "a scored slice samples only if it says so"
+    assert set(results[1].sampled) == {0}, "a scored slice may sample too"
+    runner.close()
+
+
+def _a_text_that_is_looked_back_at_goes_on(runner: ModelRunner) -> None:
+    """A sequence that begins with a prefix hit is told the text before it once."""
+    _run(runner, 1, _slice(0, TEXT, blocks=(0, 1)))
+    back = SamplingParams(temperature=0, max_tokens=None, repetition_penalty=2.0)
+    samples = (Sample(1, 0, back, len(TEXT)),)
+    hit = _slice(1, TEXT[4:], start=4, blocks=(0, 2), samples=samples)
+    found = _run(runner, 2, msgspec.structs.replace(hit, past=TEXT[:4]))
+    whole = _slice(2, TEXT, blocks=(3, 4), samples=(Sample(2, 0, back, len(TEXT)),))
+    computed = _run(runner, 3, whole)
+    assert found.sampled[1].token == computed.sampled[2].token, "a hit's past must count"
+    going_on = _slice(1, (PENDING,), start=len(TEXT), kept=2, samples=samples)
+    assert set(_run(runner, 4, going_on).sampled) == {1}, "it goes on without being told again"
     runner.close()
 
 

@@ -20,13 +20,26 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...] = (),
+        *,
+        skip_special_tokens: bool = True,
+        include_stop: bool = False,
+        min_tokens: int = 0,
     ) -> None:
+        """Begin an answer.
+
+        include_stop: the stop string is part of the text. min_tokens: a stop string that ends
+        within so many tokens does not count.
+        """
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._decoder: _Decoder = (
             _ByteDecoder(tokenizer) if tokenizer.byte_level else _WindowDecoder(tokenizer)
         )
-        self._stops = StopMatcher(stop) if stop else None
+        self._stops = StopMatcher(stop, include=include_stop) if stop else None
+        self._too_early = min_tokens
+        """Tokens still to come whose text cannot end the answer."""
 
     @property
     def stopped(self) -> str | None:
@@ -41,15 +54,24 @@ class Detokenizer:
         """
         if self.stopped is not None:
             return ""
+        tokens = list(token_ids)
+        early, self._too_early = self._too_early, max(0, self._too_early - len(tokens))
+        if not early:
+            return self._push(tokens, counts=True)
+        return self._push(tokens[:early], counts=False) + self._push(tokens[early:], counts=True)
+
+    def _push(self, token_ids: list[int], *, counts: bool) -> str:
         text = self._decoder.push([token for token in token_ids if token not in self._skipped])
-        return self._stops.push(text) if self._stops else text
+        return self._stops.push(text, counts=counts) if self._stops else text
 
     def finish(self) -> str:
         """Return the rest when the answer is over; half a character comes out as U+FFFD."""
         if self.stopped is not None:
             return ""
         text = self._decoder.finish()
-        return self._stops.push(text) + self._stops.finish() if self._stops else text
+        if self._stops is None:
+            return text
+        return self._stops.push(text, counts=not self._too_early) + self._stops.finish()
 
 
 class _Decoder(Protocol):

@@ -13,8 +13,10 @@ class StopMatcher:
     whatever the number of stop strings. Source: Aho and Corasick 1975.
     """
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
+        """Look for any of `stops`. include: the one that is found is passed on too."""
         assert "" not in stops, "an empty stop string matches at once"
+        self._include = include
         # One state per distinct beginning of a stop string; state 0 is the empty beginning.
         self._next: list[dict[str, int]] = [{}]
         self._depth = [0]
@@ -28,8 +30,11 @@ class StopMatcher:
         self.stopped: str | None = None
         """The stop string that was found."""
 
-    def push(self, text: str) -> str:
-        """Take more text; return what is certain not to belong to a stop string."""
+    def push(self, text: str, *, counts: bool = True) -> str:
+        """Take more text; return what is certain not to belong to a stop string.
+
+        counts: False: a stop string that ends in this text is text like any other.
+        """
         if self.stopped is not None:
             return ""
         known = len(self._held)
@@ -37,10 +42,10 @@ class StopMatcher:
         for index in range(known, len(text)):
             self._state = self._step(self._state, text[index])
             found = self._match[self._state]
-            if found is not None:
+            if found is not None and counts:
                 self.stopped = found
                 self._held = ""
-                return text[: index + 1 - len(found)]
+                return text[: index + 1 - (0 if self._include else len(found))]
         certain = len(text) - self._depth[self._state]
         self._held = text[certain:]
         return text[:certain]

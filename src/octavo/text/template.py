@@ -35,7 +35,7 @@ class ChatTemplate:
         if source is None:
             raise RequestError(
                 "the model's files have no chat template. Send a plain prompt: "
-                "`octavo run --raw` or LLM.generate()."
+                "`octavo generate --raw` or LLM.generate()."
             )
         context = {**self._special_tokens, **variables, "messages": messages}
         try:

@@ -1,0 +1,204 @@
+"""The command `octavo bench memory`, and what all measurements have in common."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli_output import say_json
+from octavo.errors import ConfigError
+from octavo.sizes import parse_bytes, parse_counts
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from octavo.bench.memory import MemoryRow
+    from octavo.bench.pool import PoolShape, StepLimits
+    from octavo.bench.workload import Workload
+    from octavo.memory.reservation import Reservation
+
+bench = typer.Typer(no_args_is_help=True, help="Measure what memory holds and what it sustains.")
+
+Trace = Annotated[
+    Path | None, typer.Option(help="Lengths from a CSV or JSON-lines file, plain or .gz.")
+]
+Distribution = Annotated[str | None, typer.Option(help="A named distribution of lengths.")]
+Requests = Annotated[int | None, typer.Option(help="How many; default: 2000, or all of a trace.")]
+Seed = Annotated[int, typer.Option(help="Of lengths and arrivals.")]
+Memory = Annotated[str, typer.Option(help="Size of the KV pool, such as 12GiB.")]
+Layers = Annotated[int, typer.Option(help="Layers; the default shape is OPT-13B's.")]
+KVHeads = Annotated[int, typer.Option(help="KV heads of a layer.")]
+HeadDim = Annotated[int, typer.Option(help="Numbers in one head.")]
+DType = Annotated[str, typer.Option(help="Of KV: float32, float16 or bfloat16.")]
+MaxLength = Annotated[int, typer.Option(help="Longest text, prompt and answer together.")]
+MaxSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
+StepTokens = Annotated[int, typer.Option(help="Tokens computed in one step.")]
+Rules = Annotated[str, typer.Option("--reservation", help="Rules, by commas, or all.")]
+BlockSizes = Annotated[str, typer.Option("--block-size", help="Tokens per block, by commas.")]
+Choices = Annotated[str, typer.Option("--n", help="Answers per prompt, by commas.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Plot = Annotated[Path | None, typer.Option(help="Write a picture: .png, .svg or .pdf.")]
+
+_REQUESTS = 2000
+
+
+@bench.command()
+def memory(
+    trace: Trace = None,
+    distribution: Distribution = None,
+    requests: Requests = None,
+    seed: Seed = 0,
+    memory: Memory = "12GiB",
+    layers: Layers = 40,
+    kv_heads: KVHeads = 40,
+    head_dim: HeadDim = 128,
+    dtype: DType = "float16",
+    max_length: MaxLength = 2048,
+    reservation: Rules = "all",
+    block_size: BlockSizes = "8,16,32,64,128",
+    n: Choices = "1",
+    max_num_seqs: MaxSeqs = 512,
+    max_num_batched_tokens: StepTokens = 2048,
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """Share of the KV pool that holds tokens, and what becomes of the rest, by reservation rule.
+
+    Without options: the setting of the PagedAttention paper, n = 1.
+    """
+    from octavo.bench.plot import plot_memory
+    from octavo.bench.pool import PoolShape
+    from octavo.bench.show import memory_table
+
+    check_plot_file(plot)
+    size = parse_bytes(memory, name="--memory")
+    pool = PoolShape(size, layers, kv_heads, head_dim, dtype, max_length)
+    limits = step_limits(max_num_seqs, max_num_batched_tokens)
+    rules = find_rules(reservation)
+    sizes, choices = parse_counts(block_size, name="--block-size"), parse_counts(n, name="--n")
+    work = read_workload(trace, distribution, requests, seed, max_length)
+    rows = _measure_all(rules, sizes, choices, pool, work, limits)
+    if plot is not None:
+        plot_memory(rows, plot)
+    if not json:
+        print_tables(memory_table(rows))
+        return
+    settings = shape_keys(pool, rules, limits) | {"block_size": sizes, "n": choices}
+    payload = {"pool": pool.keys(), "workload": work.keys("all at once"), "rows": rows}
+    print_json("octavo.bench.memory/1", settings, payload)
+
+
+def _measure_all(
+    rules: list[Reservation],
+    sizes: list[int],
+    choices: list[int],
+    pool: PoolShape,
+    work: Workload,
+    limits: StepLimits,
+) -> list[MemoryRow]:
+    from octavo.bench.memory import measure
+    from octavo.progress import work_bar
+
+    # The unit of a contiguous rule is a slot, whatever the block size.
+    runs = [
+        (rule, size, n)
+        for n in choices
+        for rule in rules
+        for size in (sizes if rule.tokens is None else sizes[:1])
+    ]
+    with work_bar("requests", len(runs) * len(work.lengths)) as advance:
+        return [
+            measure(rule, pool, work, block_size=size, n=n, limits=limits, advance=advance)
+            for rule, size, n in runs
+        ]
+
+
+# ── what all measurements have in common ──────────────────────────────────────────────────
+
+
+def check_plot_file(plot: Path | None) -> None:
+    """Raise ConfigError if a picture is wanted and could not be written."""
+    if plot is not None:
+        from octavo.bench.plot import check_plot
+
+        check_plot(plot)
+
+
+def step_limits(max_num_seqs: int, max_num_batched_tokens: int) -> StepLimits:
+    """Return what bounds a step. Raises ConfigError."""
+    from octavo.bench.pool import StepLimits
+
+    for name, value in (
+        ("--max-num-seqs", max_num_seqs),
+        ("--max-num-batched-tokens", max_num_batched_tokens),
+    ):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    return StepLimits(max_num_seqs, max_num_batched_tokens)
+
+
+def find_rules(names: str) -> list[Reservation]:
+    """Return reservation rules by their names. Raises ConfigError for an unknown one."""
+    from octavo.bench.pool import RESERVATIONS, find_rule
+
+    if names == "all":
+        baselines = [rule for rule in RESERVATIONS.values() if rule.tokens is not None]
+        return [*baselines, RESERVATIONS["on_demand"]]
+    return [find_rule(name.strip()) for name in names.split(",")]
+
+
+def read_workload(
+    trace: Path | None,
+    distribution: str | None,
+    requests: int | None,
+    seed: int,
+    max_length: int,
+) -> Workload:
+    """Return the lengths that the options ask for. Raises ConfigError."""
+    from octavo.bench.trace import read_trace
+    from octavo.bench.workload import DEFAULT_DISTRIBUTION, draw
+
+    if requests is not None and requests < 1:
+        raise ConfigError(f"--requests must be at least 1, got {requests}")
+    if trace is not None and distribution is not None:
+        raise ConfigError("give --trace or --distribution, not both")
+    if trace is not None:
+        return read_trace(trace, requests=requests, max_length=max_length)
+    name = DEFAULT_DISTRIBUTION if distribution is None else distribution
+    return draw(name, requests=requests or _REQUESTS, max_length=max_length, seed=seed)
+
+
+def shape_keys(pool: PoolShape, rules: list[Reservation], limits: StepLimits) -> dict[str, object]:
+    """Return the settings that every simulated measurement has."""
+    return {
+        "reservation": [rule.name for rule in rules],
+        "layers": pool.layers,
+        "kv_heads": pool.kv_heads,
+        "head_dim": pool.head_dim,
+        "dtype": pool.dtype,
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+    }
+
+
+def print_tables(*tables: Table) -> None:
+    """Print tables to stdout, as wide as they are where nobody watches."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    for table in tables:
+        console.print(table)
+
+
+def print_json(schema: str, settings: dict[str, object], payload: dict[str, object]) -> None:
+    """Print one document: the envelope, then the payload."""
+    from octavo.envelope import envelope
+
+    settings = settings | {"python": platform.python_version()}
+    document = envelope(schema, None, **settings) | payload
+    say_json(document)

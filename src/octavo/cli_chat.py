@@ -1,0 +1,76 @@
+"""`octavo chat`: talk to a model in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli_options import MaxLength, MaxTokens, Model, Offline, Seed, Temperature, TopP
+from octavo.cli_output import say, write_bytes
+
+if TYPE_CHECKING:
+    from octavo import SamplingParams
+    from octavo.llm import LLM
+
+HELP = "/reset forgets the conversation, /exit or Ctrl-D ends; Ctrl-C stops an answer."
+
+
+def chat(
+    model: Model = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 0.95,
+    seed: Seed = None,
+    max_model_len: MaxLength = None,
+    offline: Offline = False,
+) -> None:
+    """Talk to a model. Each turn finds the conversation so far in memory."""
+    from octavo import LLM, SamplingParams
+
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    llm = LLM(model, max_model_len=max_model_len, offline=offline)
+    typer.echo(HELP, err=True)
+    _talk(llm, params, system)
+
+
+def _talk(llm: LLM, params: SamplingParams, system: str | None) -> None:
+    start = [{"role": "system", "content": system}] if system else []
+    history = list(start)
+    while (line := _read_line()) is not None:
+        match line:
+            case "":
+                continue
+            case "/exit" | "/quit":
+                return
+            case "/reset":
+                history = list(start)
+            case "/help":
+                typer.echo(HELP, err=True)
+            case _:
+                history.append({"role": "user", "content": line})
+                history.append({"role": "assistant", "content": _answer(llm, params, history)})
+
+
+def _read_line() -> str | None:
+    """Return what the user typed, or None at the end of input."""
+    try:
+        return input("> " if sys.stdin.isatty() else "").strip()
+    except EOFError:
+        return None
+
+
+def _answer(llm: LLM, params: SamplingParams, history: list[dict[str, str]]) -> str:
+    """Print an answer as it comes; Ctrl-C stops it, what has been said stays in the history."""
+    pieces: list[str] = []
+    stream = llm.stream(llm.chat_prompt(history), params)
+    try:
+        for delta in stream:
+            pieces.append(delta.text)
+            write_bytes(delta.text.encode("utf-8"))
+    except KeyboardInterrupt:
+        stream.close()
+    say("")
+    return "".join(pieces)

@@ -1,0 +1,157 @@
+"""The command `octavo bench curve`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo import cli_bench as options
+from octavo.cli_bench import bench
+from octavo.errors import ConfigError
+from octavo.sizes import parse_bytes, parse_counts
+
+if TYPE_CHECKING:
+    from octavo.bench.curve import CurveRow, Setting, Sustained
+    from octavo.memory.reservation import Reservation
+
+BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
+Rates = Annotated[
+    str | None, typer.Option(help="Further rates to measure, requests a second, by commas.")
+]
+Bound = Annotated[
+    float, typer.Option(help="A load is sustained up to so many seconds per output token.")
+]
+Duration = Annotated[float, typer.Option(help="Simulated seconds in which requests arrive.")]
+Real = Annotated[
+    bool, typer.Option("--real", help="Run a model whose pool has room for 7 texts of 2,048.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="For --real: a path or a known name; default: the embedded one.")
+]
+Seconds = Annotated[
+    float, typer.Option(help="For --real: measured for each rule, after a warm-up.")
+]
+
+_REAL_RULES = "max,on_demand"
+_RULES = "max,pow2,oracle,on_demand"
+
+
+@bench.command()
+def curve(
+    trace: options.Trace = None,
+    distribution: options.Distribution = None,
+    requests: options.Requests = None,
+    seed: options.Seed = 0,
+    memory: options.Memory = "12GiB",
+    layers: options.Layers = 40,
+    kv_heads: options.KVHeads = 40,
+    head_dim: options.HeadDim = 128,
+    dtype: options.DType = "float16",
+    max_length: options.MaxLength = 2048,
+    reservation: Annotated[
+        str | None, typer.Option(help=f"Rules, by commas; default: {_RULES}.")
+    ] = None,
+    block_size: BlockSize = 16,
+    max_num_seqs: options.MaxSeqs = 512,
+    max_num_batched_tokens: options.StepTokens = 2048,
+    rates: Rates = None,
+    bound: Bound = 0.1,
+    duration: Duration = 1200.0,
+    real: Real = False,
+    model: Model = None,
+    seconds: Seconds = 120.0,
+    plot: options.Plot = None,
+    json: options.Json = False,
+) -> None:
+    """Latency against load by reservation rule, and the load that each sustains.
+
+    Simulated with a fixed cost of a step of OPT-13B; with --real, a model whose queue is full.
+    """
+    from octavo.bench.curve import Setting
+    from octavo.bench.pool import PoolShape
+
+    options.check_plot_file(plot)
+    for name, value in (("--bound", bound), ("--duration", duration), ("--seconds", seconds)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
+    rules = options.find_rules(reservation or (_REAL_RULES if real else _RULES))
+    if real:
+        from octavo.cli_real import LONGEST, curve_real
+
+        work = options.read_workload(trace, distribution, requests, seed, LONGEST)
+        curve_real(rules, work, model, seconds, plot, json=json)
+        return
+    parse_counts(str(block_size), name="--block-size")
+    size = parse_bytes(memory, name="--memory")
+    setting = Setting(
+        pool=PoolShape(size, layers, kv_heads, head_dim, dtype, max_length),
+        workload=options.read_workload(trace, distribution, requests, seed, max_length),
+        block_size=block_size,
+        limits=options.step_limits(max_num_seqs, max_num_batched_tokens),
+        duration_s=duration,
+        seed=seed,
+    )
+    _curve_simulated(rules, setting, _rates(rates), bound, plot, json=json)
+
+
+def _curve_simulated(
+    rules: list[Reservation],
+    setting: Setting,
+    rates: list[float],
+    bound: float,
+    plot: Path | None,
+    *,
+    json: bool,
+) -> None:
+    import msgspec
+
+    from octavo.bench.curve import find_sustained, simulate
+    from octavo.bench.plot import plot_curve
+    from octavo.bench.show import curve_table, sustained_table
+    from octavo.progress import work_bar
+
+    rows: list[CurveRow] = []
+    sustained: list[Sustained] = []
+    # How many points bisection takes is not known before: a guess that is right within a few.
+    with work_bar("points", len(rules) * (12 + len(rates))) as advance:
+        for rule in rules:
+            best, own = find_sustained(
+                rule, setting, bound_s=bound, show=lambda row: advance(1)
+            )  # fmt: skip
+            for rate in rates:
+                own.append(simulate(rule, rate, setting))
+                advance(1)
+            rows += sorted(own, key=lambda row: row.rate_per_s)
+            sustained.append(best)
+    if plot is not None:
+        plot_curve(rows, plot, bound_s=bound)
+    if not json:
+        options.print_tables(curve_table(rows), sustained_table(sustained, bound))
+        return
+    settings = options.shape_keys(setting.pool, rules, setting.limits)
+    settings |= {"block_size": setting.block_size, "bound_s": bound, "rates": rates}
+    settings |= {"duration_s": setting.duration_s}
+    payload: dict[str, object] = {
+        "pool": setting.pool.keys(),
+        "workload": setting.workload.keys("poisson") | {"arrival_seed": setting.seed},
+        "cost_model": msgspec.to_builtins(setting.cost),
+        "rows": rows,
+        "sustained": sustained,
+    }
+    options.print_json("octavo.bench.curve/1", settings, payload)
+
+
+def _rates(text: str | None) -> list[float]:
+    rates: list[float] = []
+    for part in (text or "").split(",") if text is not None else ():
+        try:
+            rate = float(part)
+        except ValueError:
+            rate = math.nan
+        if not 0 < rate < math.inf:
+            raise ConfigError(f"--rates must be positive numbers by commas, got {part!r}")
+        rates.append(rate)
+    return rates

@@ -1,0 +1,48 @@
+"""Where commands write: text for people, one JSON document for machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has seen enough; that is no error."""
+
+
+class OutputError(Exception):
+    """Output cannot be written."""
+
+
+def say(text: str) -> None:
+    """Write a line for people; what the terminal cannot show is replaced."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    write_bytes((text + "\n").encode(encoding, errors="replace"))
+
+
+def say_json(document: dict[str, Any]) -> None:
+    """Write one JSON document, always in UTF-8."""
+    write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def write_bytes(data: bytes) -> None:
+    """Write to stdout at once.
+
+    Raises ReaderGone if the reader has closed its end, OutputError if nothing can be written.
+    """
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise OutputError("stdout is closed: there is nowhere to write the answer")
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as error:
+        # Python flushes stdout once more when it ends; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise ReaderGone from error
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError(f"cannot write to stdout: {error.strerror}") from error

@@ -1,0 +1,146 @@
+"""The command `octavo plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli_output import say_json
+from octavo.errors import ConfigError
+from octavo.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from octavo.planner.plan import Plan
+    from octavo.planner.subject import Subject
+
+Model = Annotated[
+    str | None,
+    typer.Argument(help="A path, a known name, or a folder with a config.json; or give a shape."),
+]
+Layers = Annotated[int | None, typer.Option(help="Of a bare shape.")]
+KVHeads = Annotated[int | None, typer.Option(help="Of a bare shape; default: --heads.")]
+Heads = Annotated[int | None, typer.Option(help="Query heads: KV heads without grouping.")]
+HeadDim = Annotated[int | None, typer.Option(help="Of a bare shape: numbers in one head.")]
+DType = Annotated[str, typer.Option(help="Of KV: auto, float32, bfloat16 or float16.")]
+Context = Annotated[
+    int | None,
+    typer.Option(help="Tokens of a request, answer included; default: all the model can."),
+]
+Requests = Annotated[int, typer.Option(help="Requests at once.")]
+Memory = Annotated[
+    str | None, typer.Option(help="12GiB, 40GB or bytes; default: this machine's free memory.")
+]
+BlockSize = Annotated[int, typer.Option(help="Tokens per KV block.")]
+PrefillRate = Annotated[
+    float | None, typer.Option(help="Requests a second whose KV is sent to another machine.")
+]
+PricePerHour = Annotated[float | None, typer.Option(help="Of one machine; gives costs.")]
+Throughput = Annotated[
+    str | None, typer.Option(help="Output tokens/s of one machine, or a record with them.")
+]
+Load = Annotated[float | None, typer.Option(help="Output tokens/s that a fleet must give.")]
+Share = Annotated[
+    float, typer.Option(help="Load sustained without paging, as a share of that with it.")
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def plan(
+    model: Model = None,
+    layers: Layers = None,
+    kv_heads: KVHeads = None,
+    heads: Heads = None,
+    head_dim: HeadDim = None,
+    dtype: DType = "auto",
+    context: Context = None,
+    requests: Requests = 1,
+    memory: Memory = None,
+    block_size: BlockSize = 16,
+    prefill_rate: PrefillRate = None,
+    price_per_hour: PricePerHour = None,
+    throughput: Throughput = None,
+    load: Load = None,
+    share_without_paging: Share = 0.32,
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """Say what fits into memory, before anything is loaded."""
+    from octavo.machine import free_memory_bytes
+    from octavo.planner.cost import Price, read_throughput
+    from octavo.planner.plan import Wish, advise
+
+    speed = None if throughput is None else read_throughput(throughput)
+    size = free_memory_bytes() if memory is None else parse_bytes(memory, name="--memory")
+    wish = Wish(
+        memory_bytes=size,
+        context_tokens=context,
+        requests=requests,
+        dtype=dtype,
+        block_size=block_size,
+        prefill_rate_per_s=prefill_rate,
+        price=Price(price_per_hour, speed, load, share_without_paging),
+    )
+    shape = (layers, heads if kv_heads is None else kv_heads, head_dim)
+    subject = _subject(model, shape, offline=offline)
+    result = advise(subject, wish)
+    missing = (price_per_hour is not None or load is not None) and speed is None
+    if missing:
+        typer.echo("octavo: give --throughput as well: without it there is no cost", err=True)
+    if json:
+        _print_json(result, wish.block_size)
+    else:
+        _print_table(result)
+
+
+def _subject(
+    model: str | None,
+    shape: tuple[int | None, int | None, int | None],
+    *,
+    offline: bool,
+) -> Subject:
+    from octavo.planner.subject import Shape, model_subject, shape_subject
+
+    layers, kv_heads, head_dim = shape
+    if model is not None and shape != (None, None, None):
+        raise ConfigError("give a model or a shape (--layers --kv-heads --head-dim), not both")
+    if shape == (None, None, None):
+        from octavo.build import resolve_model
+
+        return model_subject(
+            resolve_model(model, offline=offline, report=lambda text: typer.echo(text, err=True))
+        )
+    if layers is None or kv_heads is None or head_dim is None:
+        raise ConfigError("a shape needs --layers, --kv-heads (or --heads) and --head-dim")
+    return shape_subject(Shape(layers=layers, kv_heads=kv_heads, head_dim=head_dim))
+
+
+def _print_json(plan: Plan, block_size: int) -> None:
+    import msgspec
+
+    from octavo.envelope import envelope
+
+    settings = {
+        "model": plan.model,
+        "dtype": plan.dtype,
+        "memory_bytes": plan.memory_bytes,
+        "context_tokens": plan.context_tokens,
+        "requests": plan.requests,
+        "block_size": block_size,
+    }
+    document = envelope("octavo.plan/1", None, **settings) | msgspec.to_builtins(plan)
+    say_json(document)
+
+
+def _print_table(plan: Plan) -> None:
+    from rich.console import Console
+
+    from octavo.planner.show import plan_bar, plan_table
+
+    console = Console()
+    console.print(f"{plan.model}, KV in {plan.dtype}", soft_wrap=True, highlight=False)
+    console.print(plan_table(plan))
+    console.print(plan_bar(plan))
+    for line in plan.advice:
+        console.print(f"it would fit with {line}", soft_wrap=True, highlight=False)

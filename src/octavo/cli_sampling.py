@@ -1,0 +1,129 @@
+"""One flag for each sampling option; a command takes them all at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from octavo.cli_options import (
+    Choices,
+    IgnoreEos,
+    MaxTokens,
+    Seed,
+    Stop,
+    StopToken,
+    Temperature,
+    TopK,
+    TopP,
+)
+from octavo.contract.sampling import SamplingParams
+from octavo.errors import RequestError
+
+MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the best one's chance.")]
+Presence = Annotated[float, typer.Option(help="Taken off tokens that the answer holds.")]
+Frequency = Annotated[float, typer.Option(help="The same, for each time it holds them.")]
+Repetition = Annotated[float, typer.Option(help="Divides tokens of prompt and answer; 1: none.")]
+Bias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ID=VALUE", help="Added to this token's logit; repeatable."),
+]
+Allowed = Annotated[list[int] | None, typer.Option(help="Only such tokens; repeatable.")]
+BadWord = Annotated[list[str] | None, typer.Option(help="Never write this text; repeatable.")]
+KeepStop = Annotated[
+    bool, typer.Option("--include-stop-str-in-output", help="The stop text is in the answer.")
+]
+MinTokens = Annotated[int, typer.Option(help="No end before so many tokens.")]
+LogProbs = Annotated[
+    int | None, typer.Option(help="Of so many most likely tokens, with --json; -1: of all.")
+]
+PromptLogProbs = Annotated[int | None, typer.Option(help="The same for the prompt's tokens.")]
+SkipSpecial = Annotated[bool, typer.Option(help="Special tokens are no text.")]
+Detokenize = Annotated[bool, typer.Option(help="Turn tokens into text.")]
+
+
+def with_sampling(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the flags of `_sampling` in place of its parameter `params`."""
+    own = inspect.signature(command).parameters
+    flags = inspect.signature(_sampling).parameters
+    hints = get_type_hints(command, include_extras=True) | get_type_hints(
+        _sampling, include_extras=True
+    )
+    merged: list[inspect.Parameter] = []
+    for name, parameter in own.items():
+        merged += flags.values() if name == "params" else [parameter]
+    merged = [
+        one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in merged
+    ]
+
+    def run(**given: Any) -> int:  # what the flags hold
+        options = {name: given.pop(name) for name in flags}
+        return command(params=_sampling(**options), **given)
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, __name__
+    run.__annotations__ = {one.name: one.annotation for one in merged}
+    run.__dict__["__signature__"] = inspect.Signature(merged)
+    return run
+
+
+def _sampling(
+    n: Choices = 1,
+    max_tokens: MaxTokens = 128,
+    min_tokens: MinTokens = 0,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    presence_penalty: Presence = 0.0,
+    frequency_penalty: Frequency = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    logit_bias: Bias = None,
+    allowed_token_id: Allowed = None,
+    bad_word: BadWord = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    stop_token_id: StopToken = None,
+    include_stop_str_in_output: KeepStop = False,
+    ignore_eos: IgnoreEos = False,
+    logprobs: LogProbs = None,
+    prompt_logprobs: PromptLogProbs = None,
+    skip_special_tokens: SkipSpecial = True,
+    detokenize: Detokenize = True,
+) -> SamplingParams:
+    return SamplingParams(
+        n=n,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        logit_bias=dict(map(_bias, logit_bias)) if logit_bias else None,
+        allowed_token_ids=tuple(allowed_token_id) if allowed_token_id else None,
+        bad_words=tuple(bad_word or ()),
+        seed=seed,
+        stop=tuple(stop or ()),
+        stop_token_ids=tuple(stop_token_id or ()),
+        include_stop_str_in_output=include_stop_str_in_output,
+        ignore_eos=ignore_eos,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        skip_special_tokens=skip_special_tokens,
+        detokenize=detokenize,
+    )
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise RequestError(
+            f"--logit-bias must be ID=VALUE, such as 42=-1.5, got {text!r}"
+        ) from None

@@ -1,0 +1,234 @@
+"""From a model, a memory and a wish to what fits: integers only, one formula for the bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from octavo.contract.layout import ITEM_BYTES, KVLayout
+from octavo.errors import ConfigError
+from octavo.planner.cost import Fleet, Price, plan_fleet
+from octavo.planner.subject import Subject
+
+GRAPH_BYTES = 0
+"""The executors of this version capture no graphs."""
+
+SHAPE_CONTEXT = 4096
+"""Tokens of a request if neither the wish nor the subject says."""
+
+_MOST_BYTES = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What should fit. Raises ConfigError for what no engine could do."""
+
+    memory_bytes: int
+    """For weights, workspace and KV together."""
+    context_tokens: int | None = None
+    """Length of every request, answer included; None: the model's context, or `SHAPE_CONTEXT`."""
+    requests: int = 1
+    """At once."""
+    dtype: str = "auto"
+    """Of KV."""
+    block_size: int = 16
+    step_tokens: int = 2048
+    """Tokens computed in one step."""
+    max_num_seqs: int = 128
+    """Sequences that run at once: bounds the workspace, not the plan."""
+    prefill_rate_per_s: float | None = None
+    """Requests a second whose KV goes to another machine."""
+    price: Price = field(default_factory=Price)
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--requests", self.requests), ("--block-size", self.block_size)):
+            if not 0 < value < 2**63:
+                raise ConfigError(f"{flag} must be at least 1 and below 2^63, got {value}")
+        if self.context_tokens is not None and not 2 <= self.context_tokens < 2**63:
+            raise ConfigError(
+                f"--context must be at least 2 tokens, one of them the answer, and below 2^63, "
+                f"got {self.context_tokens}"
+            )
+        if self.prefill_rate_per_s is not None and not 0 < self.prefill_rate_per_s < 1e12:
+            raise ConfigError(
+                f"--prefill-rate must be positive requests a second, got {self.prefill_rate_per_s}"
+            )
+        if self.dtype not in ("auto", *ITEM_BYTES):
+            raise ConfigError(
+                f"--dtype {self.dtype!r} is not auto or one of {', '.join(ITEM_BYTES)}"
+            )
+
+
+class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One KV group."""
+
+    name: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    """None: attends to everything."""
+    block_size: int
+    block_bytes: int
+    kv_bytes_per_token: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What fits."""
+
+    model: str
+    dtype: str
+    """Of KV."""
+    memory_bytes: int
+    kv_bytes_per_token: int
+    groups: tuple[GroupPlan, ...]
+    weights_bytes: int | None
+    """None: only a shape was given."""
+    workspace_bytes: int | None
+    """An estimate; None: only a shape was given."""
+    graph_bytes: int
+    kv_pool_bytes: int
+    """What is left for KV, at least 0."""
+    blocks: int
+    tokens: int
+    """Longest single text that the pool holds."""
+    context_tokens: int
+    model_context_tokens: int | None
+    requests: int
+    kv_bytes_per_request: int
+    """In whole blocks."""
+    kv_bytes_all_requests: int
+    max_concurrent_requests: int
+    fits: bool
+    advice: tuple[str, ...] = ()
+    """Flags that would each make it fit; empty if it does."""
+    prefill_rate_per_s: float | None
+    egress_bits_per_s: float | None
+    """KV that leaves the machine at that rate."""
+    cost_per_million_tokens: float | None
+    cost_per_million_tokens_without_paging: float | None
+    fleet: Fleet | None
+
+
+def make_plan(subject: Subject, wish: Wish) -> Plan:
+    """Work out what fits, without advice. Raises ConfigError for sizes beyond all machines."""
+    context = wish.context_tokens or subject.context or SHAPE_CONTEXT
+    dtype = subject.dtype if wish.dtype == "auto" else wish.dtype
+    layout = subject.layout(block_size=wish.block_size, dtype=dtype)
+    workspace = subject.workspace_bytes(
+        step_tokens=wish.step_tokens, max_num_seqs=wish.max_num_seqs
+    )
+    taken = (subject.weights_bytes or 0) + (workspace or 0) + GRAPH_BYTES
+    pool = max(0, wish.memory_bytes - taken)
+    blocks = layout.blocks_in(pool)
+    per_request = layout.blocks_for(context)
+    rate, request_bytes = wish.prefill_rate_per_s, per_request * layout.block_bytes
+    if wish.requests * request_bytes + taken >= _MOST_BYTES:
+        raise ConfigError(
+            f"{wish.requests} requests of {context} tokens need 2^63 bytes or more: lower "
+            "--requests, --context or --block-size"
+        )
+    return Plan(
+        model=subject.name,
+        dtype=dtype,
+        memory_bytes=wish.memory_bytes,
+        kv_bytes_per_token=layout.bytes_per_token,
+        groups=_groups(layout),
+        weights_bytes=subject.weights_bytes,
+        workspace_bytes=workspace,
+        graph_bytes=GRAPH_BYTES,
+        kv_pool_bytes=pool,
+        blocks=blocks,
+        tokens=layout.capacity_tokens(blocks),
+        context_tokens=context,
+        model_context_tokens=subject.context,
+        requests=wish.requests,
+        kv_bytes_per_request=request_bytes,
+        kv_bytes_all_requests=wish.requests * request_bytes,
+        max_concurrent_requests=blocks // per_request,
+        fits=wish.requests * per_request <= blocks and _within(context, subject.context),
+        prefill_rate_per_s=rate,
+        egress_bits_per_s=None if rate is None else rate * 8 * request_bytes,
+        cost_per_million_tokens=wish.price.per_million(),
+        cost_per_million_tokens_without_paging=wish.price.per_million(paged=False),
+        fleet=plan_fleet(wish.price),
+    )
+
+
+def advise(subject: Subject, wish: Wish) -> Plan:
+    """Work out what fits; if it does not, add flags that make it fit, most telling first.
+
+    Each line of advice alone suffices; one that names two flags needs both.
+    """
+    plan = make_plan(subject, wish)
+    if plan.fits:
+        return plan
+    changes = [one for one in _changes(subject, wish, plan) if make_plan(subject, one.wish).fits]
+    if not changes:
+        changes = [_shorter_with_memory(subject, wish)]
+    advice = tuple(f"{one.flags}: {one.why}" for one in changes)
+    return msgspec.structs.replace(plan, advice=advice)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    flags: str
+    why: str
+    wish: Wish
+
+
+def _changes(subject: Subject, wish: Wish, plan: Plan) -> list[_Change]:
+    """List changes of one flag that may help."""
+    changes = [_more_memory(wish, plan)]
+    if most := plan.max_concurrent_requests:
+        changes.append(
+            _Change(f"--requests {most}", "as many as fit", replace(wish, requests=most))
+        )
+    layout = subject.layout(block_size=wish.block_size, dtype=plan.dtype)
+    longest = layout.capacity_tokens(plan.blocks // wish.requests)
+    longest = min(longest, subject.context or longest)
+    if 2 <= longest < plan.context_tokens:
+        other = replace(wish, context_tokens=longest)
+        changes.append(_Change(f"--context {longest}", "the longest that fits", other))
+    smaller = [name for name in ITEM_BYTES if ITEM_BYTES[name] < ITEM_BYTES[plan.dtype]]
+    changes += [
+        _Change(f"--dtype {name}", "smaller KV", replace(wish, dtype=name)) for name in smaller
+    ]
+    return changes
+
+
+def _more_memory(wish: Wish, plan: Plan) -> _Change:
+    fixed = (plan.weights_bytes or 0) + (plan.workspace_bytes or 0) + plan.graph_bytes
+    need = fixed + plan.kv_bytes_all_requests
+    requests = "1 request" if plan.requests == 1 else f"{plan.requests:,} requests"
+    why = f"room for {requests} of {plan.context_tokens:,} tokens"
+    return _Change(f"--memory {need}", why, replace(wish, memory_bytes=need))
+
+
+def _shorter_with_memory(subject: Subject, wish: Wish) -> _Change:
+    """The context is beyond the model's, and the memory too small even for that."""
+    shorter = replace(wish, context_tokens=subject.context)
+    change = _more_memory(shorter, make_plan(subject, shorter))
+    flags = f"--context {subject.context} {change.flags}"
+    return _Change(flags, f"the model's context, and {change.why}", change.wish)
+
+
+def _within(context: int, longest: int | None) -> bool:
+    return longest is None or context <= longest
+
+
+def _groups(layout: KVLayout) -> tuple[GroupPlan, ...]:
+    return tuple(
+        GroupPlan(
+            name=group.name,
+            layers=len(group.layers),
+            kv_heads=group.kv_heads,
+            head_dim=group.head_dim,
+            window=None,
+            block_size=group.block_size,
+            block_bytes=group.block_bytes(layout.dtype),
+            kv_bytes_per_token=group.bytes_per_token(layout.dtype),
+        )
+        for group in layout.groups
+    )

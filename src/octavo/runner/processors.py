@@ -1,0 +1,96 @@
+"""What changes a row of logits before a token is drawn: bans, biases and penalties.
+
+Everything here is a pure function of one row, one request's options and its own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.contract.batch import Sample
+from octavo.runner.history import History
+
+Ids = NDArray[np.intp]
+Row = NDArray[np.float32] | NDArray[np.float64]
+
+_LARGEST = 1e300
+"""Logits stay within it, so that no penalty makes them infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The tokens that may still be chosen."""
+
+    row: Row
+    """Their logits."""
+    ids: Ids | None
+    """Ascending; None: all tokens."""
+
+
+def process(row: Row, one: Sample, history: History | None, position: int) -> Candidates:
+    """Apply, in this order: allowed tokens, bad words, the ban of end tokens, bias, penalties.
+
+    position: where the new token will stand. What is banned stays banned. Without any of these
+    options the row itself comes back.
+    """
+    params = one.params
+    ids = _not_banned(len(row), one, history, position)
+    if params.logit_bias or params.penalizes:
+        row = row.astype(np.float64)
+        if params.logit_bias:
+            for token, bias in params.logit_bias.items():
+                row[token] += bias
+        if params.penalizes:
+            assert history is not None, f"sequence {one.seq} looks back at an unknown text"
+            _penalize(row, one, history)
+        np.clip(row, -_LARGEST, _LARGEST, out=row)
+    return Candidates(row if ids is None else row[ids], ids)
+
+
+def _not_banned(size: int, one: Sample, history: History | None, position: int) -> Ids | None:
+    """Return the tokens that may be chosen, in ascending order; None: all."""
+    allowed = one.params.allowed_token_ids
+    banned = [] if not one.bad_words else _bad_ends(one.bad_words, history)
+    if one.ends and position - one.prompt_length < one.params.min_tokens:
+        banned += one.ends
+    if allowed is None and not banned:
+        return None
+    kept = np.full(size, allowed is None)
+    if allowed is not None:
+        kept[list(allowed)] = True
+    kept[[token for token in banned if 0 <= token < size]] = False
+    return np.flatnonzero(kept)
+
+
+def _bad_ends(words: Iterable[tuple[int, ...]], history: History | None) -> list[int]:
+    """Return the last token of each word that the text would now complete."""
+    ends: list[int] = []
+    for word in words:
+        before = len(word) - 1
+        if before:
+            assert history is not None, "a bad word of several tokens looks back"
+            output = history.output_end(before)
+            if output != list(word[:-1]):
+                continue
+        ends.append(word[-1])
+    return ends
+
+
+def _penalize(row: NDArray[np.float64], one: Sample, history: History) -> None:
+    """Change a row in place: first repetition, then frequency, then presence."""
+    params = one.params
+    if params.repetition_penalty != 1:
+        seen = history.seen()
+        values = row[seen]
+        with np.errstate(over="ignore", under="ignore"):
+            row[seen] = np.where(
+                values > 0, values / params.repetition_penalty, values * params.repetition_penalty
+            )
+    if params.frequency_penalty or params.presence_penalty:
+        ids, times = history.counts()
+        row[ids] -= params.frequency_penalty * times
+        row[ids] -= params.presence_penalty

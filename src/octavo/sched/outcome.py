@@ -1,0 +1,64 @@
+"""What a sequence still has to tell the runner, and what a result means for it."""
+
+from __future__ import annotations
+
+from octavo.contract.batch import Sampled, Score, Slice, StepResult
+from octavo.contract.request import FinishReason, Sequence, Update
+
+
+def past_of(seq: Sequence, start: int) -> tuple[int, ...]:
+    """Return the text before a slice that samples, once, for a sequence that looks back."""
+    if seq.known_past:
+        return ()
+    seq.known_past = True
+    return tuple(seq.tokens[:start])
+
+
+def score_of(seq: Sequence, start: int, upto: int) -> Score | None:
+    """Ask for what is wanted and not known of the tokens after positions `start` … `upto` - 1."""
+    first, end = max(start, len(seq.scores)), min(upto, seq.score_end)
+    if first >= end:
+        return None
+    top = seq.request.sampling.prompt_logprobs
+    assert top is not None, f"sequence {seq.id} has no prompt to be scored"
+    return Score(first - start, tuple(seq.tokens[first + 1 : end + 1]), top)
+
+
+def take_scores(seq: Sequence, piece: Slice, result: StepResult) -> None:
+    """Keep what a slice's score brought; a slice planned before that was known asks again."""
+    assert piece.score is not None, f"sequence {seq.id} asked for no score"
+    known = len(seq.scores) - (piece.start + piece.score.first)
+    assert known >= 0, f"sequence {seq.id}: the tokens before its score have none"
+    seq.scores += result.scored[piece.seq][known:]
+
+
+def end_of(seq: Sequence) -> tuple[FinishReason | None, int | None]:
+    """Say why the last token ends its sequence, and which stop token it is; None: it does not."""
+    token, request = seq.tokens[-1], seq.request
+    if token in request.eos_token_ids and not request.sampling.ignore_eos:
+        return FinishReason.STOP, None
+    if token in request.sampling.stop_token_ids:
+        return FinishReason.STOP, token
+    return (FinishReason.LENGTH if len(seq.tokens) >= seq.limit else None), None
+
+
+def update_of(
+    seq: Sequence, sampled: Sampled, finish: FinishReason | None, stop_token: int | None
+) -> Update:
+    """Report an appended token; the first one brings the log-probabilities of the prompt."""
+    token, cached = sampled.token, seq.cached_tokens or 0
+    request = seq.request
+    update = (request.id, seq.index, (token,), sampled.logprob, cached, finish, stop_token, None)
+    if sampled.logprobs is None and not seq.score_end:
+        return Update(*update)
+    first = len(seq.tokens) == seq.prompt_length + 1
+    logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
+    return Update(*update, logprobs, tuple(seq.scores) if first else ())
+
+
+def failures_of(seq: Sequence, error: str) -> list[Update]:
+    """Report an error; with a leader end the choices that would have begun at its prompt's end."""
+    return [
+        Update(seq.request.id, index, (), finish=FinishReason.ERROR, error=error)
+        for index in range(seq.index, seq.index + seq.forks + 1)
+    ]
