@@ -88,7 +88,7 @@ def test_raw_continues_the_text_without_a_template(tiny, capsys):
 BAD = [
     ([""], "the prompt is empty"),
     ([], "give prompts as arguments or with --file"),
-    (["x", "--n", "0"], "n must be at least 1, got 0"),
+    (["x", "--n", "0"], "n must be at least 1 and at most 16384, got 0"),
     (["x", "--n", "2"], "n must be 1 when sampling is greedy"),
     (["x", "--temperature", "-1"], "temperature must be 0 or more"),
     (["x", "--top-p", "2"], "top_p must be above 0 and at most 1, got 2.0"),

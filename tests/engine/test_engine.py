@@ -310,6 +310,16 @@ def test_an_interrupt_reaches_the_caller_and_loses_nothing(tokenizer, free, step
     talk.engine.check()
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_interrupts_are_no_fault_of_a_request_however_many(tokenizer, free, depth):
+    talk = Talk(tokenizer, depth=depth, runner=Interrupted({2, 3, 4, 6, 8}))
+    talk.ask("r")
+
+    assert talk.run() == 5
+
+    assert (talk.text("r"), talk.tokens("r")) == (free.text(), free.tokens())
+
+
 @pytest.mark.parametrize("step", [2, 3, 7])
 def test_a_second_interrupt_loses_no_news_of_the_first(tokenizer, free, step):
     talk = Talk(tokenizer, depth=2, runner=Interrupted({step, step + 1}))

@@ -61,10 +61,12 @@ def test_one_bad_prompt_leaves_nothing_behind_and_the_next_call_works(llm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 0}, "n must be at least 1, got 0"),
+        ({"n": 0}, "n must be at least 1 and at most 16384, got 0"),
         ({"n": 2, "temperature": 0}, "n must be 1 when sampling is greedy"),
-        ({"temperature": -1}, "temperature must be 0 or more, got -1"),
-        ({"temperature": float("nan")}, "temperature must be 0 or more, got nan"),
+        ({"temperature": -1}, "temperature must be 0 or more and finite, got -1"),
+        ({"n": 10**30}, "n must be at least 1 and at most 16384, got 1000"),
+        ({"temperature": float("nan")}, "temperature must be 0 or more and finite, got nan"),
+        ({"temperature": 10**400}, "temperature must be 0 or more"),
         ({"top_p": 2}, "top_p must be above 0 and at most 1, got 2"),
         ({"top_p": 0}, "top_p must be above 0"),
         ({"top_k": -2}, "top_k must be -1 or 0"),

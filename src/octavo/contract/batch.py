@@ -154,3 +154,5 @@ class StepResult(msgspec.Struct, frozen=True):
     """Moves that did not happen."""
     error: str | None = None
     """Set: nothing that this step should have written may be relied upon."""
+    interrupted: bool = False
+    """The error came from outside: it is no fault of the step's sequences."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 
 import msgspec
@@ -20,6 +21,10 @@ _NUMBERS = (
     "repetition_penalty",
 )
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize")
+
+
+MAX_N = 16_384
+"""Most answers to one prompt, as in vLLM."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,10 +124,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                     raise RequestError(f"{name} must be token ids, got {token!r}")
 
     def _check_choice(self) -> None:
-        if self.n < 1:
-            raise RequestError(f"n must be at least 1, got {self.n}")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise RequestError(f"temperature must be 0 or more, got {self.temperature}")
+        if not 1 <= self.n <= MAX_N:
+            raise RequestError(f"n must be at least 1 and at most {MAX_N}, got {self.n}")
+        if not 0 <= self.temperature <= sys.float_info.max:
+            raise RequestError(f"temperature must be 0 or more and finite, got {self.temperature}")
         if self.n > 1 and self.greedy:
             raise RequestError(
                 f"n must be 1 when sampling is greedy (temperature 0), got {self.n}: "

@@ -151,7 +151,7 @@ class Engine:
             while self._in_flight:
                 self._backlog += self._collect()
             moves = tuple(move.id for move in batch.moves)
-            lost = StepResult(batch.step, failed=moves, error="the step was interrupted")
+            lost = StepResult(batch.step, failed=moves, error="interrupted", interrupted=True)
             self._backlog += map(self._output, self._scheduler.apply(batch, lost))
             raise
         self._in_flight.append(batch)

@@ -12,7 +12,17 @@ _Growth = tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]
 class Table:
     """Ordered block ids per KV group; written by `KVCacheManager` alone."""
 
-    __slots__ = ("_unchanged", "forked", "ids", "inherited_step", "last_step", "owed", "room", "sealed", "sent")
+    __slots__ = (
+        "_unchanged",
+        "forked",
+        "ids",
+        "inherited_step",
+        "last_step",
+        "owed",
+        "room",
+        "sealed",
+        "sent",
+    )
 
     def __init__(self, groups: int) -> None:
         self.ids: tuple[list[BlockId], ...] = tuple([] for _ in range(groups))

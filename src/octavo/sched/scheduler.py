@@ -127,7 +127,7 @@ class Scheduler:
         for seq_id, tokens in self._cache.settle(result.moved, result.failed).items():
             self._loaded(self._seqs[seq_id], tokens)
         if result.error is not None:
-            return self._fail(batch, result.error)
+            return self._fail(batch, result.error, blame=not result.interrupted)
         self._cache.commit(batch.step)
         updates: list[Update] = []
         for piece in batch.slices:
@@ -357,7 +357,7 @@ class Scheduler:
             self._cache.seal(seq)
         return update_of(seq, sampled, finish, stop_token)
 
-    def _fail(self, batch: Batch, error: str) -> list[Update]:
+    def _fail(self, batch: Batch, error: str, *, blame: bool) -> list[Update]:
         """Release the step's sequences and their readers; queue them once more, or end them."""
         self.stats.failed_steps += 1
         own = {piece.seq for piece in batch.slices}
@@ -368,7 +368,7 @@ class Scheduler:
             seq = self._seqs.get(seq_id)
             if seq is None:
                 continue
-            seq.failures += seq_id in own
+            seq.failures += blame and seq_id in own
             seq.revoked_step = self._step
             seq.sampling = 0
             if seq.failures >= 2:
