@@ -81,6 +81,13 @@ def memory(
     sizes, choices = parse_counts(block_size, name="--block-size"), parse_counts(n, name="--n")
     work = read_workload(trace, distribution, requests, seed, max_length)
     rows = _measure_all(rules, sizes, choices, pool, work, limits)
+    few = sorted({row.reservation for row in rows if row.steps < _FEW_STEPS})
+    if few:
+        typer.echo(
+            f"octavo: {', '.join(few)}: a request was waiting in fewer than {_FEW_STEPS} steps, so "
+            "these shares say little; raise --requests or lower --memory",
+            err=True,
+        )
     if plot is not None:
         plot_memory(rows, plot)
     if not json:
@@ -89,6 +96,10 @@ def memory(
     settings = shape_keys(pool, rules, limits) | {"block_size": sizes, "n": choices}
     payload = {"pool": pool.keys(), "workload": work.keys("all at once"), "rows": rows}
     print_json("octavo.bench.memory/1", settings, payload)
+
+
+_FEW_STEPS = 500
+"""With fewer steps under a full queue, the beginning and the end of a run weigh too much."""
 
 
 def _measure_all(

@@ -9,6 +9,7 @@ import typer
 
 from octavo.cli_options import MaxLength, MaxTokens, Model, Offline, Seed, Temperature, TopP
 from octavo.cli_output import say, write_bytes
+from octavo.errors import RequestError
 
 if TYPE_CHECKING:
     from octavo import SamplingParams
@@ -49,9 +50,23 @@ def _talk(llm: LLM, params: SamplingParams, system: str | None) -> None:
                 history = list(start)
             case "/help":
                 typer.echo(HELP, err=True)
+            case _ if line.startswith("/"):
+                typer.echo(f"{line.split()[0]} is no command. {HELP}", err=True)
             case _:
-                history.append({"role": "user", "content": line})
-                history.append({"role": "assistant", "content": _answer(llm, params, history)})
+                history = _turn(llm, params, history, line)
+
+
+def _turn(
+    llm: LLM, params: SamplingParams, history: list[dict[str, str]], line: str
+) -> list[dict[str, str]]:
+    """Answer a line; returns the history with this turn, or without it if it cannot be answered."""
+    asked = [*history, {"role": "user", "content": line}]
+    try:
+        answer = _answer(llm, params, asked)
+    except RequestError as error:
+        typer.echo(f"octavo: error: {error} (/reset forgets the conversation)", err=True)
+        return history
+    return [*asked, {"role": "assistant", "content": answer}]
 
 
 def _read_line() -> str | None:

@@ -35,6 +35,7 @@ Seconds = Annotated[
     float, typer.Option(help="For --real: measured for each rule, after a warm-up.")
 ]
 
+_SHORTEST_S = 300.0
 _REAL_RULES = "max,on_demand"
 _RULES = "max,pow2,oracle,on_demand"
 
@@ -77,10 +78,22 @@ def curve(
     for name, value in (("--bound", bound), ("--duration", duration), ("--seconds", seconds)):
         if not 0 < value < math.inf:
             raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
+    if not real and duration < _SHORTEST_S:
+        typer.echo(
+            f"octavo: in {duration:g} s too few requests arrive for a queue to form, so the rates "
+            f"come out too high; give --duration at least {_SHORTEST_S:.0f}",
+            err=True,
+        )
+    if model is not None and not real:
+        raise ConfigError("--model is for --real: the simulation has a shape, not a model")
     rules = options.find_rules(reservation or (_REAL_RULES if real else _RULES))
     if real:
         from octavo.cli_real import LONGEST, curve_real
 
+        if max_length != LONGEST:
+            raise ConfigError(
+                f"with --real texts are up to {LONGEST} tokens: leave --max-length out"
+            )
         work = options.read_workload(trace, distribution, requests, seed, LONGEST)
         curve_real(rules, work, model, seconds, plot, json=json)
         return

@@ -121,7 +121,7 @@ class LLM:
 
         template_variables are handed to the model's chat template. Otherwise like `generate`.
         """
-        if isinstance(messages, (str, Mapping)):
+        if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
             raise RequestError(f"a conversation is a list of messages, got {messages!r:.80}")
         given = list(cast("Iterable[object]", messages))
         conversations = [given] if given and isinstance(given[0], Mapping) else given

@@ -41,6 +41,22 @@ def test_exit_ends_the_chat_and_reset_forgets(tiny_gguf):
     assert twice.stdout == once.stdout * 2
 
 
+def test_a_full_context_ends_no_chat(tiny_gguf):
+    lines = "".join(f"hello {number} " + "hello " * 60 + "\n" for number in range(8))
+    done = chat(tiny_gguf, lines + "/reset\nhello\n", "--max-tokens", "4", "--seed", "1")
+
+    assert done.returncode == 0
+    assert "/reset forgets the conversation" in done.stderr
+    assert "the context 512" in done.stderr
+
+
+def test_an_unknown_command_is_no_message_to_the_model(tiny_gguf):
+    done = chat(tiny_gguf, "/rest\n", "--max-tokens", "4")
+
+    assert "/rest is no command" in done.stderr
+    assert done.stdout == ""
+
+
 def test_a_bad_option_is_one_line_and_exit_status_2(tiny_gguf):
     done = chat(tiny_gguf, "hello\n", "--top-p", "3")
 

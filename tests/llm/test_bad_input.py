@@ -268,6 +268,8 @@ def test_a_refused_call_changes_no_seed_of_a_later_one(tiny_gguf):
     ("messages", "message"),
     [
         ("hi", "a conversation is a list of messages"),
+        (None, "a conversation is a list of messages, got None"),
+        (5, "a conversation is a list of messages, got 5"),
         ({"role": "user", "content": "hi"}, "a conversation is a list of messages"),
         ([{"role": "user", "content": None}], "a message needs a text as 'role'"),
         ([{"role": 5, "content": "x"}], "a message needs a text as 'role'"),
