@@ -166,10 +166,6 @@ class RegionCache:
     def commit(self, step: StepId) -> None:
         """Nothing is tentative."""
 
-    def loading(self, seq: Sequence) -> bool:
-        """Nothing is ever loaded."""
-        return False
-
     def give_up(self, seq: Sequence) -> int:
         """Nothing is ever loaded."""
         return 0

@@ -76,10 +76,6 @@ class Cache(Protocol):
         """The step failed; returns all sequences that must be released."""
         ...
 
-    def loading(self, seq: Sequence) -> bool:
-        """True if part of the prefix is on its way."""
-        ...
-
     def settle(self, moved: Iterable[MoveId], failed: Iterable[MoveId]) -> dict[SeqId, int]:
         """Close moves; returns sequences that wait no longer, with their tokens in memory."""
         ...

@@ -98,7 +98,11 @@ class Scheduler:
     @property
     def queue_lengths(self) -> tuple[int, int]:
         """Sequences (running or loading, waiting)."""
-        return len(self._running) + len(self._loading), len(self._waiting)
+        return self._active, len(self._waiting)
+
+    @property
+    def _active(self) -> int:
+        return len(self._running) + len(self._loading)
 
     def sequence(self, seq_id: SeqId) -> Sequence | None:
         """Return a live sequence, to be read only."""
@@ -197,14 +201,14 @@ class Scheduler:
 
         No more are passed over, because waiting costs them nothing, than could run at once.
         """
-        active = len(self._running) + len(self._loading)
+        active = self._active
         quota = self._cache.quota(len(self._waiting), active)
         index = 0
         while index < min(len(self._waiting), self._limits.max_num_seqs):
             if not (quota and draft.budget):
                 return
             seq = self._waiting[index]
-            if len(self._running) + len(self._loading) >= self._limits.max_num_seqs:
+            if self._active >= self._limits.max_num_seqs:
                 return
             if seq is self._refused and active:
                 return  # nothing has come back since it was refused
@@ -224,7 +228,7 @@ class Scheduler:
         again in this step.
         """
         seq = self._waiting[0]
-        active = len(self._running) + len(self._loading)
+        active = self._active
         hit = self._find(seq) if self._cache.quota(1, active) else None
         if hit is None:
             return False
@@ -319,7 +323,7 @@ class Scheduler:
         for index in range(1, leader.forks + 1):
             child = self._new_sequence(leader.request, index, leader.limit, leader.rank[1])
             self._requests[leader.request.id][index] = child
-            if len(self._running) + len(self._loading) >= self._limits.max_num_seqs:
+            if self._active >= self._limits.max_num_seqs:
                 self._waiting.add(child)
                 continue
             child.cached_tokens = leader.cached_tokens

@@ -23,8 +23,6 @@ Text: TypeAlias = tuple[Tensor, Tensor, Tensor]
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 """Largest difference to exact attention over the same stored numbers, all drawn from N(0, 1)."""
 
-BLOCKS = 96
-
 
 def step_inputs(
     starts: Iterable[int],
