@@ -150,8 +150,11 @@ def build_engine(
     tokenizer = open_tokenizer(checkpoint)
     num_blocks = pool_blocks(config, layout, longest)
     runner, tiles = _torch_runner(config, checkpoint, layout, num_blocks, on_logits)
-    cache, pool_tokens = build_cache(rule, layout, num_blocks, longest=longest, policy=policy())
-    limits = Limits(config.max_num_seqs, config.max_num_batched_tokens, longest, pool_tokens)
+    step_tokens = config.max_num_batched_tokens
+    cache, pool_tokens = build_cache(
+        rule, layout, num_blocks, longest=longest, step_tokens=step_tokens, policy=policy()
+    )
+    limits = Limits(config.max_num_seqs, step_tokens, longest, pool_tokens)
     scheduler = Scheduler(cache, order(), limits)
     return Built(
         engine=Engine(scheduler, cache, runner, tokenizer, depth=depth),
@@ -170,15 +173,16 @@ def build_engine(
 def pool_blocks(config: EngineConfig, layout: KVLayout, longest: int) -> int:
     """Blocks of the KV pool. Raises ConfigError if not even one token and its answer fit."""
     wanted, free = config.kv_cache_memory_bytes, free_memory_bytes()
+    step = config.max_num_batched_tokens
     if wanted is None:
-        ceiling = config.max_num_seqs * layout.blocks_for(longest) * layout.block_bytes
+        ceiling = config.max_num_seqs * layout.peak_blocks(longest, step) * layout.block_bytes
         wanted = min(free // _FREE_SHARE, ceiling)
     if wanted > free:
         raise ConfigError(
             f"kv_cache_memory_bytes is {wanted}, but only {free} bytes of memory are free: lower it"
         )
     count = layout.blocks_in(wanted)
-    least = layout.blocks_for(2)
+    least = layout.peak_blocks(2, step)
     if count < least:
         raise ConfigError(
             f"KV memory of {wanted} bytes holds {count} blocks of {layout.block_bytes} bytes, but "
@@ -194,6 +198,7 @@ def build_cache(
     num_blocks: int,
     *,
     longest: int,
+    step_tokens: int,
     policy: EvictionPolicy,
 ) -> tuple[Cache, int]:
     """Build the cache manager of a reservation rule; returns it and the longest text it holds."""
@@ -202,7 +207,7 @@ def build_cache(
         weights = tuple(align // size for size in layout.block_sizes)
         device = Tier("device", num_blocks, policy, weights)
         cache = KVCacheManager(layout.block_sizes, (device,))
-        return cache, layout.capacity_tokens(num_blocks)
+        return cache, layout.capacity_tokens(num_blocks, step_tokens)
     if len(layout.groups) > 1:
         raise ConfigError(f"reservation {rule.name} needs a model with one KV group")
     (block_size,) = layout.block_sizes

@@ -73,7 +73,7 @@ def test_the_planner_counts_the_blocks_that_the_allocator_makes(tiny_gguf):
     config = EngineConfig(kv_cache_memory_bytes=plan.kv_pool_bytes)
 
     assert plan.blocks == pool_blocks(config, layout, 64)
-    assert plan.tokens == layout.capacity_tokens(plan.blocks)
+    assert plan.tokens == layout.capacity_tokens(plan.blocks, 2048)
 
 
 def test_requests_take_whole_blocks():

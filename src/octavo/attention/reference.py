@@ -171,6 +171,6 @@ def _key_rows(positions: Tensor, slices: Tensor, where: GroupInputs, group: KVGr
     """Find the rows of keys: positions [pairs, KEY_TILE] → [pairs * kv_heads * KEY_TILE]."""
     size, heads = group.block_size, group.kv_heads
     blocks = where.tables[where.table_starts[slices][:, None] + positions // size]
-    tokens = blocks * (len(group.layers) * 2 * size) + positions % size
+    tokens = blocks * (group.pages_per_block * 2 * size) + positions % size
     each = torch.arange(heads, device=positions.device)
     return (tokens[:, None, :] * heads + each[None, :, None]).reshape(-1)

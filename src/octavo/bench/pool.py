@@ -111,7 +111,7 @@ def deciding_plane(
     blocks = layout.blocks_in(pool.num_bytes)
     if rule.tokens is None:
         cache: Cache = KVCacheManager((size,), (Tier("device", blocks, Lru()),))
-        pool_tokens = layout.capacity_tokens(blocks)
+        pool_tokens = layout.capacity_tokens(blocks, limits.max_num_batched_tokens)
     else:
         regions = RegionCache(rule, blocks, block_size=1, longest=pool.max_length)
         cache, pool_tokens = regions, regions.longest

@@ -113,3 +113,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Each head's query and key goes through an RMSNorm before it is rotated."""
     experts: ExpertSpec | None = None
     """None: one dense feed-forward part per layer."""
+    window: int | None = None
+    """Positions that a query sees in `window_layers`, its own included."""
+    window_layers: tuple[int, ...] = ()
+    """Layers that look back no further than the window."""

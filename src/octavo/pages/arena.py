@@ -18,7 +18,7 @@ class Arena:
 
     Memory is reserved at once and touched only when written: an untouched block holds garbage,
     which may read as NaN. Offsets are 64-bit. Index formula of a number of group `g`:
-    `((((block * layers_of_g + index) * 2 + plane) * block_size + offset) * kv_heads + head) *
+    `((((block * pages_of_g + index) * 2 + plane) * block_size + offset) * kv_heads + head) *
     head_dim + i`, where plane 0 holds keys and plane 1 values.
     """
 
@@ -33,7 +33,7 @@ class Arena:
         ).view(num_blocks, layout.block_bytes)
         numbers = self._bytes.view(TORCH_DTYPES[layout.dtype])
         self._groups = tuple(
-            numbers.view(num_blocks, len(group.layers), *group.page_shape())
+            numbers.view(num_blocks, group.pages_per_block, *group.page_shape())
             for group in layout.groups
         )
 
@@ -50,7 +50,7 @@ class Arena:
     def blocks(self, group: int) -> Tensor:
         """View all blocks as one KV group sees them; contiguous.
 
-        Returns [num_blocks, layers_of_group, 2, block_size, kv_heads, head_dim].
+        Returns [num_blocks, pages_per_block, 2, block_size, kv_heads, head_dim].
         """
         return self._groups[group]
 

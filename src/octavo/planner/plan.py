@@ -122,7 +122,9 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     taken = (subject.weights_bytes or 0) + (workspace or 0) + GRAPH_BYTES
     pool = max(0, wish.memory_bytes - taken)
     blocks = layout.blocks_in(pool)
-    per_request = layout.blocks_for(context)
+    per_request = layout.held_blocks(context)
+    # With windows, the request whose prompt is being computed holds more than in the long run.
+    first = layout.peak_blocks(context, wish.step_tokens)
     rate, request_bytes = wish.prefill_rate_per_s, per_request * layout.block_bytes
     if wish.requests * request_bytes + taken >= _MOST_BYTES:
         raise ConfigError(
@@ -140,14 +142,14 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
         graph_bytes=GRAPH_BYTES,
         kv_pool_bytes=pool,
         blocks=blocks,
-        tokens=layout.capacity_tokens(blocks),
+        tokens=layout.capacity_tokens(blocks, wish.step_tokens),
         context_tokens=context,
         model_context_tokens=subject.context,
         requests=wish.requests,
         kv_bytes_per_request=request_bytes,
         kv_bytes_all_requests=wish.requests * request_bytes,
-        max_concurrent_requests=blocks // per_request,
-        fits=wish.requests * per_request <= blocks and _within(context, subject.context),
+        max_concurrent_requests=max(0, (blocks - first) // per_request + 1),
+        fits=first + (wish.requests - 1) * per_request <= blocks and _within(context, subject.context),
         prefill_rate_per_s=rate,
         egress_bits_per_s=None if rate is None else rate * 8 * request_bytes,
         cost_per_million_tokens=wish.price.per_million(),
@@ -186,7 +188,7 @@ def _changes(subject: Subject, wish: Wish, plan: Plan) -> list[_Change]:
             _Change(f"--requests {most}", "as many as fit", replace(wish, requests=most))
         )
     layout = subject.layout(block_size=wish.block_size, dtype=plan.dtype)
-    longest = layout.capacity_tokens(plan.blocks // wish.requests)
+    longest = layout.capacity_tokens(plan.blocks // wish.requests, wish.step_tokens)
     longest = min(longest, subject.context or longest)
     if 2 <= longest < plan.context_tokens:
         other = replace(wish, context_tokens=longest)
@@ -225,7 +227,7 @@ def _groups(layout: KVLayout) -> tuple[GroupPlan, ...]:
             layers=len(group.layers),
             kv_heads=group.kv_heads,
             head_dim=group.head_dim,
-            window=None,
+            window=group.window,
             block_size=group.block_size,
             block_bytes=group.block_bytes(layout.dtype),
             kv_bytes_per_token=group.bytes_per_token(layout.dtype),
