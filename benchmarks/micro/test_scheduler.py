@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from octavo.contract.batch import Sampled, StepResult
+from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS
 from octavo.sched.scheduler import Scheduler
@@ -24,7 +25,9 @@ class Decoding:
     def __init__(self, *, order: str = "fcfs", waiting: int = 0) -> None:
         blocks = SEQUENCES * (CONTEXT + ROUNDS + 400) // BLOCK_SIZE
         limits = Limits(SEQUENCES, 2048, 100_000, blocks * BLOCK_SIZE)
-        self.scheduler = Scheduler(make_cache(blocks, (BLOCK_SIZE,)), ORDERS[order](), limits)
+        self.scheduler = Scheduler(
+            make_cache(blocks, Groups((BLOCK_SIZE,))), ORDERS[order](), limits
+        )
         draw = Random(0)
         for i in range(SEQUENCES + waiting):
             # Lengths differ, so that in each step one in sixteen fills a block, as in real life.

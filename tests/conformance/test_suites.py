@@ -9,7 +9,8 @@ from itertools import count
 import msgspec
 import pytest
 
-from octavo.contract.batch import Sampled
+from octavo.contract.batch import Candidates, Sampled
+from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.policies.lru import Lru
 from octavo.memory.reservation import Reservation
@@ -176,7 +177,7 @@ class NeverShort(KVCacheManager):
 def test_a_broken_cache_is_caught(broken):
     def make_driver(depth):
         tiers = Desk.paged(24).tiers
-        return Driver(broken((4,), tiers), limits=Limits(8, 64, 1000, 96), depth=depth)
+        return Driver(broken(Groups((4,)), tiers), limits=Limits(8, 64, 1000, 96), depth=depth)
 
     with pytest.raises(AssertionError):
         check_cache(make_driver)
@@ -232,9 +233,35 @@ class HidesErrors(FakeRunner):
         return msgspec.structs.replace(result, error=None, sampled={0: Sampled(1, -1.0)})
 
 
+class DrawsForBeams(FakeRunner):
+    def collect(self):
+        result = super().collect()
+        drawn = {seq: Sampled(one.tokens[0], -1.0) for seq, one in result.candidates.items()}
+        return msgspec.structs.replace(result, sampled=result.sampled | drawn)
+
+
+class NamesTheWorst(FakeRunner):
+    def collect(self):
+        result = super().collect()
+        turned = {
+            seq: Candidates(one.tokens[::-1], one.logprobs[::-1])
+            for seq, one in result.candidates.items()
+        }
+        return msgspec.structs.replace(result, candidates=turned)
+
+
 @pytest.mark.parametrize(
     "broken",
-    [LastInFirstOut, AcceptsAll, SamplesLess, IgnoresCopies, LosesMoves, GuessesPending],
+    [
+        LastInFirstOut,
+        AcceptsAll,
+        SamplesLess,
+        IgnoresCopies,
+        LosesMoves,
+        GuessesPending,
+        DrawsForBeams,
+        NamesTheWorst,
+    ],
 )
 def test_a_broken_runner_is_caught(broken):
     with pytest.raises((AssertionError, KeyError)):

@@ -179,6 +179,20 @@ def test_a_promise_is_kept_chunk_by_chunk():
         desk.cache.check()
 
 
+def test_a_hundredth_of_the_pool_stays_free_for_those_who_run():
+    desk = Desk.paged(200)
+    assert desk.admit(desk.waiting(range(700)))
+
+    assert not desk.admit(desk.waiting(range(1000, 1090)))
+    assert desk.admit(desk.waiting(range(1000, 1080)))
+
+
+def test_a_lone_sequence_may_fill_the_pool():
+    desk = Desk.paged(200)
+
+    assert desk.admit(desk.waiting(range(799)))
+
+
 def test_a_promise_ends_with_its_sequence():
     desk = Desk.paged(6)
     long = desk.waiting(range(20))

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.contract.batch import Move
 from octavo.contract.request import Sequence
+from octavo.memory.groups import Groups
 from octavo.testing.desk import Desk
 
 PREFIXES = ([1] * 9, [1] * 17, [1, 2, 3, 4, 5, 6, 7, 8], [4, 3] * 12, [5])
@@ -37,13 +38,16 @@ class ManagerMachine(RuleBasedStateMachine):
     """Plays the scheduler, the runner and the mover."""
 
     @initialize(
+        data=st.data(),
         sizes=st.sampled_from(SIZES),
         blocks=st.integers(4, 40),
         host=st.sampled_from((0, 5, 40)),
     )
-    def build(self, sizes: tuple[int, ...], blocks: int, host: int) -> None:
+    def build(self, data, sizes: tuple[int, ...], blocks: int, host: int) -> None:
         self.sizes = sizes
-        self.desk = Desk.paged(blocks * len(sizes), sizes, host_blocks=host)
+        windows = tuple(data.draw(st.sampled_from((None, None, 1, 2, 5, 16))) for _ in sizes)
+        self.groups = Groups(sizes, windows)
+        self.desk = Desk.paged(blocks * len(sizes), sizes, windows=windows, host_blocks=host)
         self.cache = self.desk.cache
         self.running: dict[int, Sequence] = {}
         self.loading: dict[int, Sequence] = {}
@@ -71,13 +75,17 @@ class ManagerMachine(RuleBasedStateMachine):
         self.writes.setdefault(self.desk.step, []).append((read, written))
 
     def slots(self, seq: Sequence, upto: int) -> list[Slot]:
-        """Return the slots of positions below `upto`, group by group."""
+        """Return the slots that a query at position `upto` sees before itself, by group."""
         return [
             self.memory["device", ids[position // size]][position % size]
             for group, size in enumerate(self.sizes)
             for ids in [self.desk.blocks(seq, group)]
-            for position in range(upto)
+            for position in self.seen(group, upto)
         ]
+
+    def seen(self, group: int, upto: int) -> range:
+        window = self.groups.windows[group]
+        return range(0 if window is None else max(0, upto - window + 1), upto)
 
     def spoil(self, failed: int) -> None:
         """Mark what a failed step wrote, and what later steps wrote after reading that."""
@@ -218,9 +226,13 @@ class ManagerMachine(RuleBasedStateMachine):
     @invariant()
     def every_sequence_reads_its_own_text(self) -> None:
         for seq in self.running.values():
-            truth = [text_at(seq, position) for position in range(seq.scheduled)]
+            truth = [
+                text_at(seq, position)
+                for group in range(len(self.sizes))
+                for position in self.seen(group, seq.scheduled)
+            ]
             slots = self.slots(seq, seq.scheduled)
-            assert [slot.text for slot in slots] == truth * len(self.sizes), f"sequence {seq.id}"
+            assert [slot.text for slot in slots] == truth, f"sequence {seq.id}"
             assert not any(slot.bad for slot in slots), f"sequence {seq.id} reads garbage"
 
     def teardown(self) -> None:

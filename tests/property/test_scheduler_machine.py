@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.contract.batch import Batch
 from octavo.errors import RequestError
+from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
 from octavo.testing.driver import Driver, capacity, make_regions, make_request
 from octavo.testing.fake_runner import FakeRunner
@@ -41,11 +42,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self, draw, *, depth: int, order: str, budget: int, max_num_seqs: int, random: Random
     ) -> Driver:
         sizes = draw(st.sampled_from(BLOCK_SIZES))
+        windows = tuple(draw(st.sampled_from((None, None, 2, 5, 16))) for _ in sizes)
         blocks = draw(st.integers(2 * len(sizes), 24 * len(sizes)))
-        self.longest = capacity(blocks, sizes)
+        self.longest = capacity(blocks, Groups(sizes, windows, step_tokens=budget))
         return Driver.paged(
             blocks,
             sizes,
+            windows=windows,
             depth=depth,
             order=order,
             budget=budget,

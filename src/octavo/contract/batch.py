@@ -25,6 +25,8 @@ class Sample(msgspec.Struct, frozen=True):
     """Tokens that are banned until the output has `params.min_tokens` tokens."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Texts of one token or more whose last token is banned after the others."""
+    candidates: int = 0
+    """Not 0: choose nothing, and return so many of the likeliest tokens."""
 
     @property
     def looks_back(self) -> bool:
@@ -137,11 +139,24 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
     """Set if the sample's params ask for it."""
 
 
+class Candidates(msgspec.Struct, frozen=True, gc=False):
+    """The likeliest tokens after one text, best first; equally likely ones by ascending id.
+
+    Banned tokens are left out, so that there may be fewer than were asked for.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Natural logarithms of their probabilities, with bias and penalties applied to these."""
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """What became of one step."""
 
     step: StepId
     sampled: dict[SeqId, Sampled] = msgspec.field(default_factory=dict[SeqId, Sampled])
+    candidates: dict[SeqId, Candidates] = msgspec.field(default_factory=dict[SeqId, Candidates])
+    """For each sample that asks for candidates."""
     refused: dict[SeqId, str] = msgspec.field(default_factory=dict[SeqId, str])
     """Sequences for which no token could be chosen, with the reason; nothing else is wrong."""
     scored: dict[SeqId, tuple[Logprobs, ...]] = msgspec.field(

@@ -19,5 +19,8 @@ MoveId: TypeAlias = int
 BlockKey: TypeAlias = bytes
 """16-byte digest of a full block's tokens and of everything before them."""
 
+NO_BLOCK: BlockId = -1
+"""In a table: nothing to be read, since the window of its KV group has passed."""
+
 PENDING = -1
 """In `Slice.tokens`: the token that the previous step in flight samples for this sequence."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
+from octavo.contract.formats import KVFormat, find_formats
 from octavo.contract.model import ModelSpec
 from octavo.errors import ConfigError
-
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes of one number of each KV dtype."""
 
 ANY_LENGTH = 2**62
 """Tokens: longer than any text."""
@@ -33,55 +33,71 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
         """Pages of one block: one for each layer, and the padding."""
         return len(self.layers) + self.padding
 
-    def page_shape(self) -> tuple[int, int, int, int]:
-        """Shape of one page: [keys and values, block_size, kv_heads, head_dim]."""
-        return (2, self.block_size, self.kv_heads, self.head_dim)
+    def plane_bytes(self, stored: KVFormat) -> int:
+        """Bytes of the keys, or of the values, of one page."""
+        return stored.plane_bytes(self.block_size * self.kv_heads, self.head_dim)
+
+    def first_seen(self, start: int) -> int:
+        """Index of the first block that a query at position `start` reads."""
+        return 0 if self.window is None else max(0, start - self.window + 1) // self.block_size
 
     def held_blocks(self, tokens: int) -> int:
         """Blocks of a text of so many tokens once those behind the window have been freed."""
-        gone = 0 if self.window is None else max(0, tokens - self.window) // self.block_size
-        return -(-tokens // self.block_size) - gone
+        return -(-tokens // self.block_size) - self.first_seen(tokens - 1)
 
     def peak_blocks(self, tokens: int, step_tokens: int) -> int:
         """Most blocks that a text holds while it grows to `tokens` by `step_tokens` a step."""
-        most = -(-tokens // self.block_size)
-        if self.window is None:
-            return most
-        # The first query of a step looks back over the window, wherever that begins in a block.
-        seen = self.window - 1 + step_tokens
-        return min(most, (seen + self.block_size - 2) // self.block_size + 1)
+        return peak_blocks(self.block_size, self.window, tokens, step_tokens)
 
-    def bytes_per_token(self, dtype: str) -> int:
-        """Bytes that one token holds in all layers of this group, padding included."""
-        return 2 * self.pages_per_block * self.kv_heads * self.head_dim * ITEM_BYTES[dtype]
+    def block_bytes(self, keys: KVFormat, values: KVFormat) -> int:
+        """Bytes of one block: all layers' pages together, padding included."""
+        return self.pages_per_block * (self.plane_bytes(keys) + self.plane_bytes(values))
 
-    def block_bytes(self, dtype: str) -> int:
-        """Bytes of one block: all layers' pages together."""
-        return self.block_size * self.bytes_per_token(dtype)
+    def bytes_per_token(self, keys: KVFormat, values: KVFormat) -> int:
+        """Bytes that one token holds in all layers of this group: its share of a block."""
+        return -(-self.block_bytes(keys, values) // self.block_size)
+
+
+def peak_blocks(block_size: int, window: int | None, tokens: int, step_tokens: int) -> int:
+    """Most blocks of one group that a text holds while it grows to `tokens`.
+
+    step_tokens: most tokens computed in one step.
+    """
+    most = -(-tokens // block_size)
+    if window is None:
+        return most
+    # The first query of a step looks back over the window, wherever that begins in a block.
+    seen = window - 1 + step_tokens
+    return min(most, (seen + block_size - 2) // block_size + 1)
 
 
 class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
     """All KV groups of a model. Their blocks have equal bytes, so that one pool serves all."""
 
     groups: tuple[KVGroup, ...]
-    dtype: str
+    keys: KVFormat
+    values: KVFormat
 
     def __post_init__(self) -> None:
-        if self.dtype not in ITEM_BYTES:
-            raise ConfigError(f"KV dtype {self.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
         if not self.groups:
             raise ConfigError("a KV layout needs at least one group of layers")
         for group in self.groups:
             if group.block_size < 1:
                 raise ConfigError(f"block_size must be at least 1 token, got {group.block_size}")
-        sizes = {group.name: group.block_bytes(self.dtype) for group in self.groups}
+        sizes = {group.name: group.block_bytes(self.keys, self.values) for group in self.groups}
         if len(set(sizes.values())) > 1:
             raise ConfigError(f"KV groups must have blocks of equal bytes, got {sizes}")
 
     @property
+    def dtype(self) -> str:
+        """How KV is stored, in words: one name, or two as KEYS/VALUES."""
+        keys, values = self.keys.name, self.values.name
+        return keys if keys == values else f"{keys}/{values}"
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of one block, the same in every group."""
-        return self.groups[0].block_bytes(self.dtype)
+        return self.groups[0].block_bytes(self.keys, self.values)
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -91,7 +107,7 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one token holds in all groups."""
-        return sum(group.bytes_per_token(self.dtype) for group in self.groups)
+        return sum(group.bytes_per_token(self.keys, self.values) for group in self.groups)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -129,7 +145,11 @@ _MOST_PADDING = 16
 """Of so many pages of one kind at most one is padding."""
 
 
-def kv_layout(spec: ModelSpec, *, block_size: int, dtype: str) -> KVLayout:
+Stored: TypeAlias = str | tuple[KVFormat, KVFormat]
+"""How keys and values are stored: a KV dtype that octavo brings, or any two formats."""
+
+
+def kv_layout(spec: ModelSpec, *, block_size: int, dtype: Stored) -> KVLayout:
     """Describe the KV memory of a model.
 
     Layers are split into groups of equal size, each of one kind: layers that see everything, and
@@ -155,7 +175,13 @@ def kv_layout(spec: ModelSpec, *, block_size: int, dtype: str) -> KVLayout:
             )
             for number, part in enumerate(parts, start=1)
         ]
-    return KVLayout(groups=tuple(groups), dtype=dtype)
+    return stored_layout(tuple(groups), dtype)
+
+
+def stored_layout(groups: tuple[KVGroup, ...], dtype: Stored) -> KVLayout:
+    """Describe groups of layers whose keys and values are stored in one way."""
+    keys, values = find_formats(dtype) if isinstance(dtype, str) else dtype
+    return KVLayout(groups=groups, keys=keys, values=values)
 
 
 def _group_size(counts: list[int]) -> int:
@@ -170,7 +196,7 @@ def _group_size(counts: list[int]) -> int:
 
 
 def plain_layout(
-    *, layers: int, kv_heads: int, head_dim: int, block_size: int, dtype: str
+    *, layers: int, kv_heads: int, head_dim: int, block_size: int, dtype: Stored
 ) -> KVLayout:
     """Describe the KV memory of equal layers that all attend to everything: one group."""
     group = KVGroup(
@@ -180,4 +206,4 @@ def plain_layout(
         head_dim=head_dim,
         block_size=block_size,
     )
-    return KVLayout(groups=(group,), dtype=dtype)
+    return stored_layout((group,), dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -85,9 +87,10 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Shape and arithmetic of a decoder; executors run any spec, families are rows of data.
 
     The decoder: token embedding; per layer RMSNorm, attention with rotary positions (pairs
-    are the two halves of a head) and grouped KV heads, RMSNorm, SwiGLU or experts; final
-    RMSNorm; output matrix. Fields with a default are left out of the encoded form that weights
-    are identified by, so that a new field leaves the identity of other models as it is.
+    are the two halves of a head) and grouped KV heads, RMSNorm, gated feed-forward part or
+    experts; final RMSNorm; output matrix. Fields with a default are left out of the encoded form
+    that weights are identified by, so that a new field leaves the identity of other models as it
+    is.
     """
 
     family: str
@@ -117,3 +120,15 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Positions that a query sees in `window_layers`, its own included."""
     window_layers: tuple[int, ...] = ()
     """Layers that look back no further than the window."""
+    local_rope_theta: float | None = None
+    """Rotary base of `window_layers`, whose positions are not stretched; None: as the others."""
+    query_scale: float = 1.0
+    """What queries are multiplied by besides 1 / √head_dim; other than 1 only with `qk_norm`."""
+    post_norms: bool = False
+    """What attention and feed-forward part give goes through an RMSNorm before it is added."""
+    float32_norms: bool = False
+    """RMSNorms multiply by their weights in float32, and round to the weights' dtype after that."""
+    scaled_embedding: bool = False
+    """Rows of the embedding are multiplied by √hidden_size, rounded to the weights' dtype."""
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    """Of the gate: x · sigmoid(x), or GELU in its approximation by tanh."""

@@ -42,6 +42,8 @@ class Phase(Enum):
     LOADING = "loading"
     """Holds blocks that moves from a slower tier are filling."""
     RUNNING = "running"
+    PARKED = "parked"
+    """A beam that waits for the first of its search, without blocks and in no queue."""
     FINISHED = "finished"
 
 
@@ -60,6 +62,12 @@ def choice_seed(seed: int, index: int) -> int:
     return int.from_bytes(blake2b(data, digest_size=8, person=b"octavo.seed").digest(), "little")
 
 
+def ends_of(request: Request) -> frozenset[int]:
+    """Return the tokens that end a text of a request."""
+    stops = frozenset(request.sampling.stop_token_ids)
+    return stops if request.sampling.ignore_eos else stops | request.eos_token_ids
+
+
 def _sample(seq_id: SeqId, request: Request, index: int) -> Sample:
     params, ends = request.sampling, tuple[int, ...]()
     if params.min_tokens:
@@ -71,6 +79,7 @@ def _sample(seq_id: SeqId, request: Request, index: int) -> Sample:
         len(request.prompt),
         ends,
         request.bad_words,
+        params.candidates(len(ends_of(request))) if params.use_beam_search else 0,
     )
 
 
@@ -81,6 +90,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "beam",
         "cached_tokens",
         "failures",
         "forks",
@@ -120,6 +130,8 @@ class Sequence:
         """Longest text, prompt included."""
         self.rank = rank
         """Lower runs first; the first number is the class that may displace a worse one."""
+        self.beam = request.sampling.use_beam_search
+        """One of the texts of a beam search, which are decided together."""
         self.forks = 0
         """Further choices that begin where the prompt ends."""
         self.tokens = array("i", request.prompt)

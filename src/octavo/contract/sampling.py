@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 import msgspec
 
@@ -25,6 +27,19 @@ _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "de
 
 MAX_N = 16_384
 """Most answers to one prompt, as in vLLM."""
+
+DEFAULT_BEAM_WIDTH = 4
+MAX_BEAM_WIDTH = 256
+MAX_LENGTH_PENALTY = 16
+
+_INSTEAD = {
+    "n": "the answers are the best beam_width texts",
+    "top_k": "nothing is drawn; leave it out",
+    "top_p": "nothing is drawn; leave it out",
+    "min_p": "nothing is drawn; leave it out",
+    "stop": "beams are compared token by token; give stop_token_ids, or cut the text yourself",
+    "logprobs": "cumulative_logprob tells how likely each text is",
+}
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +94,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Special tokens are in the ids but not in the text."""
     detokenize: bool = True
     """False: token ids only, no text."""
+    use_beam_search: bool = False
+    """Look for the most likely texts instead of sampling; the answers are the best `beam_width`,
+    best first."""
+    beam_width: int | None = None
+    """Texts that are followed at once; None: 4."""
+    length_penalty: float = 1.0
+    """A text's log-probability is divided by its number of tokens to this power before texts
+    are compared: above 0 favours long ones, below 0 short ones."""
+    early_stopping: bool | str = False
+    """When to stop: True: as soon as `beam_width` texts have ended; False: when the best open
+    text at its present length is no better than the worst of these; "never": when no open text
+    can become better. As in transformers."""
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -88,6 +115,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.allowed_token_ids is not None:
             allowed = _tuple("allowed_token_ids", self.allowed_token_ids, "a list")
             self._settle("allowed_token_ids", allowed)
+        self._settle_numbers()
         self._check_types()
         self._check_members()
         self._check_choice()
@@ -95,9 +123,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check_penalties()
         self._check_bias()
         self._check_lists()
+        self._check_beams()
 
     def _settle(self, name: str, value: object) -> None:
         msgspec.structs.force_setattr(self, name, value)
+
+    def _settle_numbers(self) -> None:
+        for name in (*_WHOLE, *_WHOLE_OR_NONE, *_NUMBERS, "beam_width", "length_penalty"):
+            self._settle(name, _plain(getattr(self, name)))
+        self._settle("stop_token_ids", tuple(map(_plain, self.stop_token_ids)))
+        if self.allowed_token_ids is not None:
+            self._settle("allowed_token_ids", tuple(map(_plain, self.allowed_token_ids)))
+        if isinstance(self.logit_bias, dict):
+            biases = self.logit_bias.items()
+            self._settle("logit_bias", {_plain(token): _plain(bias) for token, bias in biases})
 
     def _check_types(self) -> None:
         for name in _WHOLE + _WHOLE_OR_NONE:
@@ -185,7 +224,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                     f"logit_bias of token {token} must be a finite number, got {bias!r}; "
                     "allowed_token_ids and bad_words ban tokens"
                 )
-        self._settle("logit_bias", dict(self.logit_bias))
 
     def _check_lists(self) -> None:
         if "" in self.stop:
@@ -204,6 +242,57 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 "allowed_token_ids is empty, so that no token could be chosen: "
                 "name at least one, or leave the option out"
             )
+
+    def _check_beams(self) -> None:
+        if not self.use_beam_search:
+            self._refuse_beam_options()
+            return
+        width = DEFAULT_BEAM_WIDTH if self.beam_width is None else self.beam_width
+        if not _whole(width) or not 1 <= width <= MAX_BEAM_WIDTH:
+            raise RequestError(
+                f"beam_width must be a whole number from 1 to {MAX_BEAM_WIDTH}, got {width!r}"
+            )
+        self._settle("beam_width", width)
+        if not (_number(self.length_penalty) and abs(self.length_penalty) <= MAX_LENGTH_PENALTY):
+            raise RequestError(
+                f"length_penalty must be a number from -{MAX_LENGTH_PENALTY} to "
+                f"{MAX_LENGTH_PENALTY}, got {self.length_penalty!r}"
+            )
+        if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
+            raise RequestError(
+                f"early_stopping must be true, false or 'never', got {self.early_stopping!r}"
+            )
+        if self.temperature not in (0, 1):
+            raise RequestError(
+                f"temperature is {self.temperature}, but beam search draws nothing: leave it out"
+            )
+        plain = SamplingParams()
+        for name in ("n", "top_k", "top_p", "min_p", "stop", "logprobs"):
+            if getattr(self, name) != getattr(plain, name):
+                raise RequestError(
+                    f"{name} cannot be combined with use_beam_search: {_INSTEAD[name]}"
+                )
+
+    def _refuse_beam_options(self) -> None:
+        plain = (("beam_width", None), ("length_penalty", 1.0), ("early_stopping", False))
+        for name, value in plain:
+            if getattr(self, name) != value:
+                raise RequestError(
+                    f"{name} is {getattr(self, name)!r}, but use_beam_search is false: set it, or "
+                    f"leave {name} out"
+                )
+
+    @property
+    def choices(self) -> int:
+        """Answers to the prompt."""
+        return self.beam_width or 1 if self.use_beam_search else self.n
+
+    def candidates(self, ends: int) -> int:
+        """Return how many continuations of a beam are looked at, if so many tokens end a text.
+
+        Enough to go on with `beam_width` texts even if all of the likeliest end.
+        """
+        return max(2, 1 + ends) * self.choices
 
     @property
     def greedy(self) -> bool:
@@ -227,6 +316,18 @@ def _whole(value: object) -> bool:
 
 def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _plain(value: object) -> object:
+    """Return a number of another library, numpy's for one, as Python's; anything else as it is."""
+    if isinstance(value, (bool, str)):
+        return value
+    try:
+        if isinstance(value, Integral):
+            return operator.index(value)
+        return float(value) if isinstance(value, Real) else value
+    except OverflowError:  # a fraction beyond all floats
+        return value
 
 
 def _tuple(name: str, value: Iterable[object] | None, what: str) -> tuple[object, ...]:

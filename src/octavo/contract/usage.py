@@ -28,3 +28,5 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of all tables: what would be used without sharing."""
     blocks_shared: int
     """Distinct blocks with two holders or more."""
+    group_blocks: tuple[int, ...] = ()
+    """`blocks_used`, KV group by KV group; empty for contiguous regions."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
@@ -10,15 +9,21 @@ from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, BlockKey, MoveId, SeqId, StepId
 from octavo.contract.request import Sequence
 from octavo.contract.usage import Usage
-from octavo.errors import Corrupted
+from octavo.errors import Corrupted, RequestError
+from octavo.memory.allocator import Allocator
 from octavo.memory.block import Block
+from octavo.memory.groups import Groups
 from octavo.memory.keys import extend_keys
 from octavo.memory.ledger import Ledger
 from octavo.memory.placement import DeviceOnly, PlacementPolicy
-from octavo.memory.prefix import Hit, PrefixFinder
+from octavo.memory.prefix import Hit, PrefixFinder, block_text
 from octavo.memory.table import Table
 from octavo.memory.tier import Tier
 from octavo.memory.transfers import Transfers
+
+_RESERVE = 100
+"""One block in so many stays free at admission while somebody runs: texts that grow into it need
+not displace one that has just come."""
 
 
 class KVCacheManager:
@@ -32,14 +37,13 @@ class KVCacheManager:
 
     def __init__(
         self,
-        block_sizes: tuple[int, ...],
+        groups: Groups,
         tiers: tuple[Tier, ...],
         placement: PlacementPolicy | None = None,
     ) -> None:
-        self._sizes = block_sizes
-        self._unit = math.gcd(*block_sizes)
-        self._align = math.lcm(*block_sizes)
-        self._prefixes = PrefixFinder(block_sizes, tiers)
+        self._groups = groups
+        self._sizes = groups.sizes
+        self._prefixes = PrefixFinder(groups, tiers)
         self._tiers = tiers
         self._device = tiers[0]
         self._pool = tiers[0].pool
@@ -47,15 +51,27 @@ class KVCacheManager:
         self._tables: dict[SeqId, Table] = {}
         self._ledger = Ledger()
         self._transfers = Transfers(tiers)
-        self._copies: list[Copy] = []
-        self._owed = 0
-        self._collected: StepId = 0
+        self._allocator = Allocator(groups, tiers[0].pool)
+        self._promises = self._allocator.promises
+        self._reserve = tiers[0].pool.size // _RESERVE
 
     # ── before admission ──────────────────────────────────────────────────────────────────
 
-    def limit(self, prompt: int, expected_output: int, limit: int) -> int:
-        """Longest text a request may grow to: nothing is reserved, so `limit` stands."""
-        return limit
+    def limit(self, prompt: int, expected_output: int, limit: int, width: int = 1) -> int:
+        """Longest text a request may grow to: nothing is reserved, so `limit` stands.
+
+        Of several beams each must find room for an output of its own. Raises RequestError.
+        """
+        if width == 1:
+            return limit
+        longest = self._promises.longest_beams(prompt, limit, width, self._pool.size)
+        if longest <= prompt:
+            raise RequestError(
+                f"{width} beams after a prompt of {prompt} tokens need more than the KV memory's "
+                f"{self._pool.size} blocks: lower beam_width, shorten the prompt, or raise "
+                "kv_cache_memory_bytes"
+            )
+        return longest
 
     def quota(self, waiting: int, running: int) -> int:
         """How many of the waiting sequences may be admitted now: all."""
@@ -76,12 +92,14 @@ class KVCacheManager:
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before what is promised at admission fits; 0: it fits."""
-        need = self._promise(seq)
+        need = self._promises.blocks_of(seq) + self._promises.owed
         for run in hit.runs:
             for tier, block in run:
                 if tier == 0 and block.refs:
                     need -= 1
-        return max(0, need + self._owed - self._pool.available)
+        if self._tables:
+            need += self._reserve
+        return max(0, need - self._pool.available)
 
     # ── a sequence's blocks ───────────────────────────────────────────────────────────────
 
@@ -97,13 +115,11 @@ class KVCacheManager:
         table = Table(len(self._sizes))
         for run in hit.runs:
             self._pool.share(block.id for tier, block in run if tier == 0)
-        known = sum(tier == 0 for run in hit.runs for tier, _ in run)
-        table.owed = self._promise(seq) - known
-        self._owed += table.owed
         self._tables[seq.id] = table
         self._adopt_runs(seq, table, hit)
         table.sealed = hit.tokens
-        done = self._grow(seq.id, table, hit.tokens, upto)
+        self._promises.make(table, seq)
+        done = self._allocator.grow((table, hit.tokens, upto))
         assert done, f"sequence {seq.id} was admitted without room for {upto} tokens"
         self._write(seq, table, hit.tokens, upto, step)
         return True
@@ -119,10 +135,27 @@ class KVCacheManager:
         """
         table = self._tables[seq.id]
         start = seq.scheduled
-        if (upto > table.room or table.forked) and not self._grow(seq.id, table, start, upto):
+        changes = upto > table.room or table.forked or start >= table.frees_at
+        if changes and not self._allocator.grow((table, start, upto)):
             return False
         self._write(seq, table, start, upto, step)
         return True
+
+    def extend_all(self, seqs: Iterable[Sequence], step: StepId) -> bool:
+        """Make room for the last token of several sequences, to be written in `step`.
+
+        False: no room for all of them, nothing changed.
+        """
+        parts = [(seq, self._tables[seq.id]) for seq in seqs]
+        if not self._allocator.grow(*((table, seq.scheduled, seq.length) for seq, table in parts)):
+            return False
+        for seq, table in parts:
+            self._write(seq, table, seq.scheduled, seq.length, step)
+        return True
+
+    def open(self, seq: Sequence) -> None:
+        """Give a sequence an empty table; it is promised nothing."""
+        self._tables[seq.id] = Table(len(self._sizes))
 
     def adopt(self, seq: Sequence) -> int:
         """Take over blocks, written since admission, that continue the sequence's text.
@@ -131,24 +164,26 @@ class KVCacheManager:
         """
         start = seq.scheduled
         table = self._tables[seq.id]
-        if start % self._align or table.held_tokens(self._sizes) != start:
+        if start % self._groups.align or table.held_tokens(self._sizes) != start:
             return 0
         hit = self._prefixes.find(seq, seq.reusable, start, tiers=1)
         if hit.tokens > start:
-            for group, run in enumerate(hit.runs):
-                ids = [block.id for _, block in run]
-                self._pool.share(ids)
-                table.append(group, ids)
-                self._repay(table, len(ids))
-            table.measure(self._sizes)
+            for run in hit.runs:
+                self._pool.share(block.id for _, block in run)
+            for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True)):
+                if first > start // self._sizes[group]:
+                    self._allocator.drop(table.cut_front(group, first), table.last_step)
+                    table.skip(group, first)
+                table.append(group, (block.id for _, block in run))
+            table.measure(self._groups)
+            self._promises.update(table)
             table.sealed = hit.tokens
         return hit.tokens - start
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Give `child` all blocks of `parent`; who first writes into the partial one copies it."""
         table = self._tables[parent.id].fork()
-        for ids in table.ids:
-            self._pool.share(ids)
+        self._pool.share(table.blocks())
         child.keys = parent.keys.copy()
         child.units = parent.units.copy()
         self._tables[child.id] = table
@@ -161,7 +196,7 @@ class KVCacheManager:
         """Publish blocks whose last token has become known after they were planned."""
         table = self._tables[seq.id]
         known = min(seq.scheduled, seq.length)
-        if known - table.sealed >= self._unit:
+        if known - table.sealed >= self._groups.unit:
             self._seal(seq, table, known, table.last_step)
 
     def release(self, seq: Sequence, last_step: StepId) -> None:
@@ -173,13 +208,8 @@ class KVCacheManager:
         if table is None:
             return
         self._transfers.forget(seq.id)
-        self._owed -= table.owed
-        blocks = self._pool.blocks
-        for ids in table.ids:
-            if last_step > self._collected:
-                for block_id in ids:
-                    blocks[block_id].busy_step = last_step
-            self._pool.drop(reversed(ids))
+        self._promises.close(table)
+        self._allocator.drop(table.tail_first(self._sizes), last_step)
 
     def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:
         """For each victim, by how much its release lessens the shortage of `seq`.
@@ -192,7 +222,7 @@ class KVCacheManager:
         gone: Counter[BlockId] = Counter()
         for victim in victims:
             table = self._tables[victim.id]
-            ids = [i for group in table.ids for i in group]
+            ids = list(table.blocks())
             gone.update(ids)
             back = sum(gone[i] == blocks[i].refs and i not in counted_on for i in ids)
             yield back + table.owed
@@ -201,7 +231,7 @@ class KVCacheManager:
 
     def commit(self, step: StepId) -> None:
         """A step went well: its blocks are safe to copy, to keep and to tell others about."""
-        self._collected = step
+        self._allocator.collected = step
         for block in self._ledger.close(step):
             self._commit_block(block)
 
@@ -211,7 +241,7 @@ class KVCacheManager:
         doomed: sequences with a slice in it, or sampled by it. Returns these and every other
         sequence that holds a block which is not right now; all of them must be released.
         """
-        self._collected = step
+        self._allocator.collected = step
         # A fork may hold what a sequence that has left meanwhile was to write.
         forks = {seq for seq, table in self._tables.items() if table.inherited_step >= step}
         doomed = doomed | forks
@@ -222,7 +252,7 @@ class KVCacheManager:
             readers = {
                 seq
                 for seq, table in self._tables.items()
-                if seq not in doomed and any(not bad.isdisjoint(ids) for ids in table.ids)
+                if seq not in doomed and not bad.isdisjoint(table.blocks())
             }
             if not readers:
                 break
@@ -246,9 +276,7 @@ class KVCacheManager:
 
     def take_copies(self) -> tuple[Copy, ...]:
         """Return the copies that must run before the next step's first write."""
-        copies = tuple(self._copies)
-        self._copies.clear()
-        return copies
+        return self._allocator.take_copies()
 
     def take_moves(self) -> tuple[Move, ...]:
         """Return the moves to start with the next batch."""
@@ -261,14 +289,15 @@ class KVCacheManager:
 
     def usage(self) -> Usage:
         """How full the device is. O(1)."""
-        pool = self._pool
+        pool, align = self._pool, self._groups.align
         return Usage(
-            slots=pool.size * self._align,
-            allocated=pool.held * self._align,
+            slots=pool.size * align,
+            allocated=pool.held * align,
             tokens=pool.filled,
             blocks_used=pool.held,
             blocks_logical=pool.logical,
             blocks_shared=pool.shared,
+            group_blocks=tuple(pool.held_by_group),
         )
 
     def clear(self) -> int:
@@ -279,16 +308,12 @@ class KVCacheManager:
         """Recompute every count from the tables and open moves. Raises Corrupted."""
         tables: Counter[BlockId] = Counter()
         for table in self._tables.values():
-            for ids in table.ids:
-                tables.update(ids)
+            tables.update(table.blocks())
         for number, tier in enumerate(self._tiers):
             held = self._transfers.holders(number)
             tier.check(tables + held if number == 0 else held)
-        owed = sum(table.owed for table in self._tables.values())
-        if owed != self._owed:
-            raise Corrupted(f"{self._owed} blocks owed, tables say {owed}")
-        if owed > self._pool.available and not self.open_moves:
-            raise Corrupted(f"{owed} blocks owed, {self._pool.available} available")
+        available = self._pool.available
+        self._promises.check(self._tables.values(), available, moving=self.open_moves > 0)
         tentative = {b.written_step for b in self._device.keyed()} - {0}
         lost = tentative - set(self._ledger.steps())
         if lost:
@@ -296,19 +321,12 @@ class KVCacheManager:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
-    def _blocks_for(self, tokens: int) -> int:
-        return sum(-(-tokens // size) for size in self._sizes)
-
-    def _promise(self, seq: Sequence) -> int:
-        """Blocks, shared ones included, that an admitted sequence can count on."""
-        return self._blocks_for(max(seq.length + 1, min(seq.spared_until, seq.limit)))
-
     def _first_load(self, hit: Hit, concerns: Callable[[int, BlockKey], bool]) -> int | None:
         """Position of the first block in a slower tier whose text `concerns` says yes to."""
         positions = [
-            index * size
-            for group, (run, size) in enumerate(zip(hit.runs, self._sizes, strict=True))
-            for index, (tier, block) in enumerate(run)
+            index * self._sizes[group]
+            for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True))
+            for index, (tier, block) in enumerate(run, start=first)
             if tier and block.key is not None and concerns(group, block.key)
         ]
         return min(positions, default=None)
@@ -319,61 +337,19 @@ class KVCacheManager:
         if loads:
             self._transfers.expect(seq.id, hit.tokens)
         for group, (run, size) in enumerate(zip(hit.runs, self._sizes, strict=True)):
+            table.skip(group, hit.firsts[group])
             if not loads:
                 table.append(group, [block.id for _, block in run])
                 continue
-            for index, (tier, source) in enumerate(run):
+            for index, (tier, source) in enumerate(run, start=hit.firsts[group]):
                 if tier == 0:
                     table.append(group, [source.id])
                     continue
                 (target,) = self._pool.take(1, group)
                 self._pool.fill(target, size)
                 table.append(group, [target])
-                self._repay(table, 1)
                 self._transfers.load(seq.id, source, tier, target, index * size)
-        table.measure(self._sizes)
-
-    def _grow(self, seq: SeqId, table: Table, start: int, upto: int) -> bool:
-        """Append blocks for `upto` tokens and own the partial block; False: nothing changed."""
-        pool = self._pool
-        missing = [
-            max(0, -(-upto // size) - len(ids))
-            for ids, size in zip(table.ids, self._sizes, strict=True)
-        ]
-        copies = self._shared_tails(table, start) if table.forked else []
-        need = sum(missing) + len(copies)
-        beyond_promise = need - min(sum(missing), table.owed)
-        if need > pool.available or beyond_promise > max(0, pool.available - self._owed):
-            return False
-        for group, index in copies:
-            old = table.ids[group][index]
-            (new,) = pool.take(1, group)
-            pool.fill(new, pool.blocks[old].filled)
-            pool.drop([old])
-            table.ids[group][index] = new
-            table.sent[group] = min(table.sent[group], index)
-            self._copies.append(Copy(old, new))
-        table.forked = False
-        for group, count in enumerate(missing):
-            if count:
-                table.append(group, pool.take(count, group))
-        self._repay(table, sum(missing))
-        table.measure(self._sizes)
-        return True
-
-    def _shared_tails(self, table: Table, start: int) -> list[tuple[int, int]]:
-        """(group, index) of partial blocks about to be written that others hold too."""
-        blocks = self._pool.blocks
-        return [
-            (group, start // size)
-            for group, size in enumerate(self._sizes)
-            if start % size and blocks[table.ids[group][start // size]].refs > 1
-        ]
-
-    def _repay(self, table: Table, count: int) -> None:
-        paid = min(count, table.owed)
-        table.owed -= paid
-        self._owed -= paid
+        table.measure(self._groups)
 
     def _write(self, seq: Sequence, table: Table, start: int, upto: int, step: StepId) -> None:
         """Note that `step` writes positions start … upto - 1, and publish what becomes full."""
@@ -385,20 +361,22 @@ class KVCacheManager:
                 self._pool.fill(ids[index], min(size, upto - index * size))
         table.last_step = step
         known = min(upto, len(seq.tokens))
-        if known - table.sealed >= self._unit:
+        if known - table.sealed >= self._groups.unit:
             self._seal(seq, table, known, step)
 
     def _seal(self, seq: Sequence, table: Table, known: int, step: StepId) -> None:
-        assert step > self._collected, f"step {step} has been collected: it can publish nothing"
-        extend_keys(seq, self._unit, known)
+        assert step > self._allocator.collected, f"step {step} has ended: it publishes nothing"
+        groups = self._groups
+        extend_keys(seq, groups.unit, known)
         for group, size in enumerate(self._sizes):
-            for index in range(table.sealed // size, known // size):
+            first = max(table.sealed // size, table.first[group])
+            for index in range(first, known // size):
                 block = self._pool.blocks[table.ids[group][index]]
                 if block.key is not None:
                     continue
-                if self._device.publish(block, self._prefixes.text(seq, group, index), step=step):
+                if self._device.publish(block, block_text(groups, seq, group, index), step=step):
                     self._ledger.note(step, block, seq.id)
-        table.sealed = known // self._align * self._align
+        table.sealed = known // groups.align * groups.align
 
     def _commit_block(self, block: Block) -> None:
         block.written_step = 0
@@ -412,23 +390,27 @@ class KVCacheManager:
         """
         blocks = self._pool.blocks
         return [
-            i
-            for ids in self._tables[seq].ids
-            for i in ids
-            if blocks[i].key is None or blocks[i].written_step
+            i for i in self._tables[seq].blocks() if blocks[i].key is None or blocks[i].written_step
         ]
 
     def _truncate(self, seq: SeqId, tokens: int) -> int:
-        """Shorten a loading sequence's table to whole blocks within its first `tokens` tokens."""
-        table = self._tables[seq]
-        tokens = tokens // self._align * self._align
+        """Shorten a loading sequence's table to whole blocks within its first `tokens` tokens.
+
+        To none at all if what remains lacks what a window sees from there.
+        """
+        table, groups = self._tables[seq], self._groups
+        tokens = tokens // groups.align * groups.align
+        if any(
+            table.first[group] > groups.first_seen(group, tokens) for group in range(len(groups))
+        ):
+            tokens = 0
         for group, size in enumerate(self._sizes):
-            ids = table.ids[group]
-            lost = ids[tokens // size :]
-            del ids[tokens // size :]
+            ids, end = table.ids[group], tokens // size
+            lost = ids[max(end, table.first[group]) :]
+            del ids[end:]
+            table.first[group] = min(table.first[group], end)
             self._pool.drop(reversed(lost))
-            table.owed += len(lost)
-            self._owed += len(lost)
-        table.measure(self._sizes)
+        table.measure(self._groups)
+        self._promises.update(table)
         table.sealed = min(table.sealed, tokens)
         return tokens

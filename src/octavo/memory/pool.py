@@ -33,6 +33,7 @@ class BlockPool:
         """Blocks with two holders or more."""
         self.filled = 0
         """Filled slots of held blocks, each counted once, times the weight of its group."""
+        self.held_by_group = [0] * len(slot_weights)
         self.evictions = 0
         self._policy = policy
         self._on_evict = on_evict
@@ -74,6 +75,7 @@ class BlockPool:
             block.filled = 0
             taken.append(block.id)
         self.held += count
+        self.held_by_group[group] += count
         self.logical += count
         return taken
 
@@ -86,6 +88,7 @@ class BlockPool:
             if refs == 0:
                 policy.remove(block)
                 self.held += 1
+                self.held_by_group[block.group] += 1
                 self.filled += block.filled * self._weights[block.group]
             elif refs == 1:
                 self.shared += 1
@@ -109,6 +112,7 @@ class BlockPool:
                 self.shared -= 1
             elif refs == 0:
                 self.held -= 1
+                self.held_by_group[block.group] -= 1
                 self.filled -= block.filled * self._weights[block.group]
                 if block.key is None:
                     self._free.append(block_id)
@@ -154,6 +158,9 @@ class BlockPool:
                 sum(b.filled * self._weights[b.group] for b in self.blocks if b.refs),
             ),
         }
+        for group, has in enumerate(self.held_by_group):
+            true = sum(b.refs > 0 and b.group == group for b in self.blocks)
+            counts[f"held by group {group}"] = (has, true)
         wrong += [
             f"{name} is {has}, not {true}" for name, (has, true) in counts.items() if has != true
         ]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from octavo.contract.request import Sequence
 from octavo.memory.block import Block
+from octavo.memory.groups import Groups
 from octavo.memory.keys import extend_keys
 from octavo.memory.tier import Text, Tier
+
+Found = tuple[int, Block]
+"""Number of the tier, and the block there."""
 
 
 class Hit(NamedTuple):
     """What is known of a sequence's text before it is computed."""
 
     tokens: int
-    """Leading tokens that some tier holds."""
-    runs: tuple[list[tuple[int, Block]], ...]
+    """Leading tokens that some tier holds, as far as what follows them needs."""
+    runs: tuple[list[Found], ...]
     """Per KV group, the (tier, block) of each block that was found, in order."""
+    firsts: tuple[int, ...]
+    """Per KV group, the index of the first of these in a table."""
     arriving: bool = False
     """Part of it is being loaded for another sequence: worth waiting for."""
 
@@ -25,14 +30,12 @@ class Hit(NamedTuple):
 class PrefixFinder:
     """Longest-prefix search by chained keys: one dictionary look-up per block.
 
-    The unit of hashing divides every group's block; a block is found by the key of its last
-    unit. A prefix counts only as far as every group has it whole.
+    A block is found by the key of its last hash unit. A prefix counts only as far as every
+    group has it: whole, or as much of its end as a window sees.
     """
 
-    def __init__(self, block_sizes: tuple[int, ...], tiers: tuple[Tier, ...]) -> None:
-        self._sizes = block_sizes
-        self._unit = math.gcd(*block_sizes)
-        self._align = math.lcm(*block_sizes)
+    def __init__(self, groups: Groups, tiers: tuple[Tier, ...]) -> None:
+        self._groups = groups
         self._tiers = tiers
 
     def find(self, seq: Sequence, upto: int, start: int = 0, *, tiers: int | None = None) -> Hit:
@@ -40,35 +43,98 @@ class PrefixFinder:
 
         tiers: look only in the first so many; None: in all, faster ones first.
         """
-        extend_keys(seq, self._unit, seq.length)
-        best = upto // self._align * self._align
-        runs: list[list[tuple[int, Block]]] = []
-        for group, size in enumerate(self._sizes):
-            run = self._run(seq, group, range(start // size, best // size), self._tiers[:tiers])
-            best = min(best, start + len(run) * size // self._align * self._align)
-            runs.append(run)
-        for run, size in zip(runs, self._sizes, strict=True):
-            del run[(best - start) // size :]
-        return Hit(max(best, start), tuple(runs))
+        groups = self._groups
+        extend_keys(seq, groups.unit, seq.length)
+        search = _Search(groups, seq, self._tiers[:tiers])
+        best = upto // groups.align * groups.align
+        for group, (size, window) in enumerate(zip(groups.sizes, groups.windows, strict=True)):
+            if window is None:
+                best = search.end_of_run(group, start // size, best // size)
+        if groups.windowed:
+            best = self._end_for_windows(search, start, best)
+        best = max(best, start)
+        firsts = tuple(
+            max(start // size, groups.first_seen(group, best))
+            for group, size in enumerate(groups.sizes)
+        )
+        runs = tuple(
+            search.run(group, first, best // size)
+            for group, (first, size) in enumerate(zip(firsts, groups.sizes, strict=True))
+        )
+        return Hit(best, runs, firsts)
 
-    def text(self, seq: Sequence, group: int, index: int) -> Text:
-        """Return what block `index` of a group holds of the sequence's text."""
-        ratio = self._sizes[group] // self._unit
-        first, last = index * ratio, (index + 1) * ratio
-        tokens = seq.units[first] if ratio == 1 else b"".join(seq.units[first:last])
-        return Text(seq.keys[last - 1], seq.keys[first - 1] if first else seq.root, tokens, index)
+    def _end_for_windows(self, search: _Search, start: int, best: int) -> int:
+        """Return the longest prefix up to `best` whose end every window finds in memory."""
+        groups = self._groups
+        group = 0
+        while best > start and group < len(groups):
+            size = groups.sizes[group]
+            first = max(start // size, groups.first_seen(group, best))
+            lacking = None
+            if groups.windows[group] is not None:
+                lacking = search.last_missing(group, first, best // size)
+            if lacking is None:
+                group += 1
+                continue
+            # A prefix that ends before the missing block may do without it.
+            best = lacking * size // groups.align * groups.align
+            group = 0
+        return best
 
-    def _run(
-        self, seq: Sequence, group: int, indices: range, tiers: tuple[Tier, ...]
-    ) -> list[tuple[int, Block]]:
-        run: list[tuple[int, Block]] = []
-        for index in indices:
-            text = self.text(seq, group, index)
-            for number, tier in enumerate(tiers):
-                block = tier.find(group, text)
-                if block is not None:
-                    run.append((number, block))
-                    break
-            else:
+
+def block_text(groups: Groups, seq: Sequence, group: int, index: int) -> Text:
+    """Return what block `index` of a group holds of a sequence's text, whose keys are known."""
+    ratio = groups.sizes[group] // groups.unit
+    first, last = index * ratio, (index + 1) * ratio
+    tokens = seq.units[first] if ratio == 1 else b"".join(seq.units[first:last])
+    return Text(seq.keys[last - 1], seq.keys[first - 1] if first else seq.root, tokens, index)
+
+
+class _Search:
+    """The look-ups of one search: each block is looked up once."""
+
+    def __init__(self, groups: Groups, seq: Sequence, tiers: tuple[Tier, ...]) -> None:
+        self._groups = groups
+        self._seq = seq
+        self._tiers = tiers
+        self._runs: dict[int, list[Found]] = {}
+        """Of the groups without a window, from where they were asked for."""
+        self._known: dict[tuple[int, int], Found | None] = {}
+        """Of the others, by group and index."""
+
+    def end_of_run(self, group: int, first: int, end: int) -> int:
+        """Return the aligned position up to which blocks from index `first` on are found."""
+        run = self._runs[group] = list[Found]()
+        for index in range(first, end):
+            found = self._look_up(group, index)
+            if found is None:
                 break
-        return run
+            run.append(found)
+        size, align = self._groups.sizes[group], self._groups.align
+        return (first + len(run)) * size // align * align
+
+    def last_missing(self, group: int, first: int, end: int) -> int | None:
+        """Return the last index of first … end - 1 whose block is not found; None: all are."""
+        missing = (i for i in range(end - 1, first - 1, -1) if self._at(group, i) is None)
+        return next(missing, None)
+
+    def run(self, group: int, first: int, end: int) -> list[Found]:
+        """Return the blocks of indices first … end - 1, all of which are found."""
+        if group in self._runs:
+            return self._runs[group][: max(0, end - first)]
+        found = (self._at(group, index) for index in range(first, end))
+        return [one for one in found if one is not None]
+
+    def _at(self, group: int, index: int) -> Found | None:
+        place = (group, index)
+        if place not in self._known:
+            self._known[place] = self._look_up(group, index)
+        return self._known[place]
+
+    def _look_up(self, group: int, index: int) -> Found | None:
+        text = block_text(self._groups, self._seq, group, index)
+        for number, tier in enumerate(self._tiers):
+            block = tier.find(group, text)
+            if block is not None:
+                return number, block
+        return None

@@ -53,8 +53,9 @@ class RegionCache:
         self._members = 0
         self._sums = dict.fromkeys(("blocks", "written", "reserved", "internal"), 0)
 
-    def limit(self, prompt: int, expected_output: int, limit: int) -> int:
+    def limit(self, prompt: int, expected_output: int, limit: int, width: int = 1) -> int:
         """Longest text a request may grow to: to the end of its region."""
+        assert width == 1, "regions are not shared"
         return min(limit, max(prompt + 1, self._rule(prompt, expected_output, self.longest)))
 
     def quota(self, waiting: int, running: int) -> int:
@@ -71,7 +72,7 @@ class RegionCache:
 
     def lookup(self, seq: Sequence) -> Hit:
         """Nothing is ever found."""
-        return Hit(0, ([],))
+        return Hit(0, ([],), (0,))
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before the region fits; 0: it fits."""
@@ -98,6 +99,14 @@ class RegionCache:
         region.written = max(region.written, upto)
         self._account(region, 1)
         return True
+
+    def extend_all(self, seqs: Iterable[Sequence], step: StepId) -> bool:
+        """Write the last token of several sequences, each inside its region."""
+        return all([self.extend(seq, seq.length, step) for seq in seqs])
+
+    def open(self, seq: Sequence) -> None:
+        """Regions are given at admission."""
+        raise AssertionError(f"sequence {seq.id} has no region, and regions are not shared")
 
     def growth(self, seq: Sequence) -> tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]:
         """Return (kept, blocks) for the next slice: the whole region at first, then nothing."""

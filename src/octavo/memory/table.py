@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from octavo.contract.ids import BlockId, StepId
+from octavo.contract.ids import NO_BLOCK, BlockId, StepId
+from octavo.contract.layout import ANY_LENGTH
+from octavo.memory.groups import Groups
 
 _Growth = tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]
 
 
 class Table:
-    """Ordered block ids per KV group; written by `KVCacheManager` alone."""
+    """Ordered block ids per KV group; written by `KVCacheManager` and `Promises` alone."""
 
     __slots__ = (
         "_unchanged",
+        "first",
         "forked",
+        "frees_at",
         "ids",
         "inherited_step",
         "last_step",
         "owed",
+        "promised",
         "room",
         "sealed",
         "sent",
@@ -26,12 +31,19 @@ class Table:
 
     def __init__(self, groups: int) -> None:
         self.ids: tuple[list[BlockId], ...] = tuple([] for _ in range(groups))
+        """`NO_BLOCK` before `first`."""
+        self.first = [0] * groups
+        """Leading entries without a block: the group's window has passed them."""
         self.sent = [0] * groups
         """Leading entries that the runner knows."""
         self.room = 0
         """Tokens that the blocks of every group have room for."""
+        self.frees_at = ANY_LENGTH
+        """From this position on a query no longer sees all blocks: some can be given up."""
         self.sealed = 0
         """Leading tokens whose full blocks have been published or found published."""
+        self.promised = 0
+        """Length of the text for which room was promised at admission."""
         self.owed = 0
         """Blocks promised at admission and not taken yet."""
         self.forked = False
@@ -47,13 +59,54 @@ class Table:
         """Add blocks at the end of one group's list."""
         self.ids[group].extend(ids)
 
-    def measure(self, sizes: tuple[int, ...]) -> None:
-        """Work out `room` again after any change. sizes: tokens per block, group by group."""
+    def skip(self, group: int, index: int) -> None:
+        """Leave a group without blocks before entry `index`; it has no live blocks yet."""
+        ids = self.ids[group]
+        assert self.first[group] == len(ids), f"group {group} skips over blocks that it holds"
+        ids.extend([NO_BLOCK] * (index - len(ids)))
+        self.first[group] = len(ids)
+
+    def cut_front(self, group: int, index: int) -> list[BlockId]:
+        """Give up a group's blocks before entry `index`; returns them, first block first."""
+        first, ids = self.first[group], self.ids[group]
+        gone = ids[first:index]
+        ids[first:index] = [NO_BLOCK] * len(gone)
+        self.first[group] = first + len(gone)
+        return gone
+
+    def live(self, group: int) -> list[BlockId]:
+        """Return the blocks that a group holds, in order."""
+        first = self.first[group]
+        return self.ids[group][first:] if first else self.ids[group]
+
+    def blocks(self) -> Iterator[BlockId]:
+        """Yield all blocks, group by group; one that two groups hold comes twice."""
+        for group in range(len(self.ids)):
+            yield from self.live(group)
+
+    def tail_first(self, sizes: tuple[int, ...]) -> Iterable[BlockId]:
+        """Return all blocks, those of later positions first. sizes: tokens per block."""
+        if len(sizes) == 1:
+            return reversed(self.live(0))
+        placed = [
+            (-index * size, group)
+            for group, size in enumerate(sizes)
+            for index in range(self.first[group], len(self.ids[group]))
+        ]
+        placed.sort()
+        return [self.ids[group][-place // sizes[group]] for place, group in placed]
+
+    def measure(self, groups: Groups) -> None:
+        """Work out `room` and `frees_at` again after any change."""
         self._unchanged = None
+        sizes = groups.sizes
         self.room = min(len(ids) * size for ids, size in zip(self.ids, sizes, strict=True))
+        if groups.windowed:
+            passed = map(groups.passed_at, range(len(sizes)), self.first)
+            self.frees_at = min(passed)
 
     def held_tokens(self, sizes: tuple[int, ...]) -> int | None:
-        """Tokens that exactly fill every group's blocks, or None if the groups differ."""
+        """Tokens that exactly fill every group's entries, or None if the groups differ."""
         held = {len(ids) * size for ids, size in zip(self.ids, sizes, strict=True)}
         return held.pop() if len(held) == 1 else None
 
@@ -72,7 +125,9 @@ class Table:
         child = Table(len(self.ids))
         for group, ids in enumerate(self.ids):
             child.append(group, ids)
+        child.first = self.first.copy()
         child.room = self.room
+        child.frees_at = self.frees_at
         child.sealed = self.sealed
         child.last_step = self.last_step
         child.inherited_step = max(self.last_step, self.inherited_step)

@@ -20,8 +20,11 @@ class Cache(Protocol):
 
     shares: bool
 
-    def limit(self, prompt: int, expected_output: int, limit: int) -> int:
-        """Longest text that a request may grow to."""
+    def limit(self, prompt: int, expected_output: int, limit: int, width: int = 1) -> int:
+        """Longest text that a request may grow to, if `width` beams share its prompt.
+
+        Raises RequestError if so many beams cannot have one token each.
+        """
         ...
 
     def quota(self, waiting: int, running: int) -> int:
@@ -42,6 +45,14 @@ class Cache(Protocol):
 
     def extend(self, seq: Sequence, upto: int, step: StepId) -> bool:
         """Make room for positions from `scheduled` up to `upto`, written by `step`."""
+        ...
+
+    def extend_all(self, seqs: Iterable[Sequence], step: StepId) -> bool:
+        """Make room for the last token of several sequences, for all of them or for none."""
+        ...
+
+    def open(self, seq: Sequence) -> None:
+        """Give a sequence an empty table; it is promised nothing."""
         ...
 
     def adopt(self, seq: Sequence) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.contract.batch import Sampled, Score, Slice, StepResult
 from octavo.contract.request import FinishReason, Sequence, Update
+from octavo.sched.beams import BeamSearch
 
 
 def past_of(seq: Sequence, start: int) -> tuple[int, ...]:
@@ -54,6 +55,33 @@ def update_of(
     first = len(seq.tokens) == seq.prompt_length + 1
     logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
     return Update(*update, logprobs, tuple(seq.scores) if first else ())
+
+
+def results_of(search: BeamSearch) -> list[Update]:
+    """Report the texts that a finished search has found; fewer than asked for are an error."""
+    request, cached = search.request, search.leader.cached_tokens or 0
+    updates = [
+        Update(
+            request.id, index, text.tokens, text.logprob, cached, text.finish, text.stop_token,
+            prompt_logprobs=() if index else search.scores,
+        )
+        for index, text in enumerate(search.ended)
+    ]  # fmt: skip
+    return updates + [
+        Update(request.id, index, (), finish=FinishReason.ERROR, error=_TOO_FEW)
+        for index in range(len(search.ended), search.width)
+    ]
+
+
+_TOO_FEW = "fewer texts than beam_width are possible: allow more tokens, or lower beam_width"
+
+
+def search_failures(search: BeamSearch, error: str) -> list[Update]:
+    """Report an error for every answer of a search."""
+    return [
+        Update(search.request.id, index, (), finish=FinishReason.ERROR, error=error)
+        for index in range(search.width)
+    ]
 
 
 def failures_of(seq: Sequence, error: str) -> list[Update]:

@@ -26,6 +26,8 @@ class Stats:
     blocks_used_peak: int = 0
     blocks_logical_peak: int = 0
     blocks_shared_peak: int = 0
+    group_blocks_peak: tuple[int, ...] = ()
+    """`blocks_used_peak` of each KV group by itself; empty for contiguous regions."""
     running_peak: int = 0
     running_sum: int = 0
     """Sum over steps; divided by `steps` the mean batch."""
@@ -39,6 +41,9 @@ class Stats:
         self.blocks_used_peak = max(self.blocks_used_peak, usage.blocks_used)
         self.blocks_logical_peak = max(self.blocks_logical_peak, usage.blocks_logical)
         self.blocks_shared_peak = max(self.blocks_shared_peak, usage.blocks_shared)
+        if usage.group_blocks != self.group_blocks_peak:
+            before = self.group_blocks_peak or usage.group_blocks
+            self.group_blocks_peak = tuple(map(max, before, usage.group_blocks))
         self.running_peak = max(self.running_peak, running)
         self.running_sum += running
         self.allocated_sum += usage.allocated

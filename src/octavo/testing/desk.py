@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 from octavo.contract.ids import BlockId, SeqId, StepId
@@ -10,6 +9,7 @@ from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, Sequence
 from octavo.contract.sampling import SamplingParams
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.placement import PlacementPolicy, WriteThrough
 from octavo.memory.policies.lru import Lru
@@ -34,17 +34,18 @@ class Desk:
         num_blocks: int,
         block_sizes: tuple[int, ...] = (4,),
         *,
+        windows: tuple[int | None, ...] | None = None,
         host_blocks: int = 0,
         policy: Callable[[], EvictionPolicy] = Lru,
         placement: PlacementPolicy | None = None,
     ) -> Desk:
         """Build a paged cache; with host blocks, every committed block is copied to the host."""
-        weights = tuple(math.lcm(*block_sizes) // size for size in block_sizes)
-        tiers = [Tier("device", num_blocks, policy(), weights)]
+        groups = Groups(block_sizes, windows)
+        tiers = [Tier("device", num_blocks, policy(), groups.slot_weights)]
         if host_blocks:
-            tiers.append(Tier("host", host_blocks, policy(), weights))
+            tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
             placement = placement or WriteThrough()
-        cache = KVCacheManager(block_sizes, tuple(tiers), placement)
+        cache = KVCacheManager(groups, tuple(tiers), placement)
         return cls(cache, tuple(tiers))
 
     def waiting(

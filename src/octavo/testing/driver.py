@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update, choice_seed
 from octavo.contract.sampling import SamplingParams
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.placement import WriteThrough
 from octavo.memory.policies.lru import Lru
@@ -25,25 +25,32 @@ from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS, Order
 from octavo.sched.scheduler import Scheduler
+from octavo.testing.beam_oracle import expected_beams
 from octavo.testing.fake_runner import FakeRunner, Fate, Refusal, expected_output
 
 EOS = 0
 """The end token of fake requests that do not ignore it."""
 
+LONGEST_TRIED = 20_000
+"""Tokens."""
+
 
 def make_cache(
     num_blocks: int,
-    block_sizes: tuple[int, ...] = (4,),
+    groups: Groups | None = None,
     *,
     host_blocks: int = 0,
     policy: Callable[[], EvictionPolicy] = Lru,
 ) -> KVCacheManager:
-    """Build a cache manager; with host blocks, every committed block is copied to the host."""
-    weights = tuple(math.lcm(*block_sizes) // size for size in block_sizes)
-    tiers = [Tier("device", num_blocks, policy(), weights)]
+    """Build a cache manager; with host blocks, every committed block is copied to the host.
+
+    groups: None means one group of blocks of four tokens.
+    """
+    groups = groups or Groups((4,))
+    tiers = [Tier("device", num_blocks, policy(), groups.slot_weights)]
     if host_blocks:
-        tiers.append(Tier("host", host_blocks, policy(), weights))
-    return KVCacheManager(block_sizes, tuple(tiers), WriteThrough() if host_blocks else None)
+        tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
+    return KVCacheManager(groups, tuple(tiers), WriteThrough() if host_blocks else None)
 
 
 def make_regions(
@@ -114,6 +121,8 @@ class Driver:
         self.batches: list[Batch] = []
         self.now_s = 0.0
         self._open: deque[Batch] = deque()
+        self._beams: dict[str, list[list[int]]] = {}
+        self._beam_limits: dict[str, int] = {}
 
     @classmethod
     def paged(
@@ -121,6 +130,7 @@ class Driver:
         num_blocks: int,
         block_sizes: tuple[int, ...] = (4,),
         *,
+        windows: tuple[int | None, ...] | None = None,
         depth: int = 1,
         order: str = "fcfs",
         max_num_seqs: int = 8,
@@ -135,12 +145,14 @@ class Driver:
         storm_guard_tokens: int = 16,
     ) -> Driver:
         """Build the paged engine with a pool of `num_blocks`."""
-        cache = make_cache(num_blocks, block_sizes, host_blocks=host_blocks)
-        pool_tokens = capacity(num_blocks, block_sizes)
+        groups = Groups(block_sizes, windows, step_tokens=budget)
+        cache = make_cache(num_blocks, groups, host_blocks=host_blocks)
+        pool_tokens = capacity(num_blocks, groups)
         limits = Limits(max_num_seqs, budget, max_model_len, pool_tokens, storm_guard_tokens)
         driver = cls(cache, block_sizes, limits=limits, order=order, depth=depth)
         driver.runner = FakeRunner(
             block_sizes,
+            groups.windows,
             vocab_size=vocab_size,
             text=driver.text,
             fate=fate,
@@ -152,9 +164,10 @@ class Driver:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        self.scheduler.add(request)
+        longest = self.scheduler.add(request)
+        self._beam_limits[request.id] = len(request.prompt) + longest
         self.requests[request.id] = request
-        for index in range(request.sampling.n):
+        for index in range(request.sampling.choices):
             self.answers[request.id, index] = Answer()
 
     def add_all(self, requests: Iterable[Request]) -> None:
@@ -186,6 +199,9 @@ class Driver:
         """Assert that every text so far is what the fake model writes, and ends where it must."""
         for (request_id, index), answer in self.answers.items():
             request = self.requests[request_id]
+            if request.sampling.use_beam_search:
+                self._check_beam(request, index, answer)
+                continue
             seed = choice_seed(request.seed, index)
             vocab, count = self.runner.vocab_size, len(answer.tokens)
             truth = expected_output(list(request.prompt), seed, count, vocab)
@@ -201,6 +217,19 @@ class Driver:
             scored = request.sampling.prompt_logprobs is not None and not index and count
             wanted = list(request.prompt[1:]) if scored else []
             assert answer.prompt_logprobs == wanted, f"{request_id}/{index}: prompt logprobs"
+
+    def _check_beam(self, request: Request, index: int, answer: Answer) -> None:
+        """Assert that a finished beam is the one that a plain beam search finds."""
+        if answer.finish in (None, FinishReason.ERROR, FinishReason.ABORT):
+            assert not answer.tokens, f"{request.id}/{index}: text before the end"
+            return
+        if request.id not in self._beams:
+            limit = self._beam_limits[request.id]
+            self._beams[request.id] = expected_beams(request, limit, self.runner.vocab_size)
+        truth = self._beams[request.id][index]
+        assert answer.tokens == truth, f"{request.id}/{index}: {answer.tokens}, not {truth}"
+        if request.sampling.prompt_logprobs is not None and not index:
+            assert answer.prompt_logprobs == list(request.prompt[1:]), f"{request.id}: prompt"
 
     def _collect(self) -> list[Update]:
         updates = self.scheduler.apply(self._open.popleft(), self.runner.collect())
@@ -219,9 +248,14 @@ class Driver:
         return None if seq is None else seq.tokens.tolist()
 
 
-def capacity(num_blocks: int, block_sizes: tuple[int, ...]) -> int:
-    """Longest text that a pool holds: the definition, tried out length by length."""
+def capacity(num_blocks: int, groups: Groups) -> int:
+    """Longest text that a pool holds: the definition, tried out length by length.
+
+    At most `LONGEST_TRIED`, which stands for any length.
+    """
     tokens = 0
-    while sum(-(-(tokens + 1) // size) for size in block_sizes) <= num_blocks:
+    while tokens < LONGEST_TRIED:
+        if sum(groups.peak(group, tokens + 1) for group in range(len(groups))) > num_blocks:
+            return tokens
         tokens += 1
     return tokens

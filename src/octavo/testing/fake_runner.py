@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
+from itertools import pairwise
 from random import Random
 
 import msgspec
 
-from octavo.contract.batch import Batch, Logprobs, Move, Place, Sample, Sampled, Slice, StepResult
+from octavo.contract.batch import (
+    Batch,
+    Candidates,
+    Logprobs,
+    Move,
+    Place,
+    Sample,
+    Sampled,
+    Slice,
+    StepResult,
+)
 from octavo.contract.ids import PENDING, BlockId, MoveId, SeqId, StepId
 
 _Slot = tuple[int, int, bytes]
@@ -29,6 +40,18 @@ def next_token(digest: bytes, seed: int, vocab_size: int) -> int:
     """Return the token that the fake model samples after a text: a function of text and seed."""
     data = digest + seed.to_bytes(8, "little")
     return int.from_bytes(blake2b(data, digest_size=4).digest(), "little") % vocab_size
+
+
+def likeliest(digest: bytes, count: int, vocab_size: int) -> Candidates:
+    """Return the tokens that the fake model finds likeliest after a text, best first."""
+    scored = sorted((-_surprise(digest, token), token) for token in range(vocab_size))
+    best = [(token, value) for value, token in reversed(scored)][:count]
+    return Candidates(tuple(token for token, _ in best), tuple(value for _, value in best))
+
+
+def _surprise(digest: bytes, token: int) -> float:
+    data = blake2b(digest + token.to_bytes(4, "little"), digest_size=4, person=b"beams").digest()
+    return 0.1 + int.from_bytes(data, "little") / 2**32 * 4
 
 
 def text_digest(tokens: list[int]) -> bytes:
@@ -66,6 +89,7 @@ class FakeRunner:
     def __init__(
         self,
         block_sizes: tuple[int, ...],
+        windows: tuple[int | None, ...] | None = None,
         *,
         vocab_size: int = 50,
         text: Callable[[SeqId], list[int] | None] | None = None,
@@ -75,6 +99,8 @@ class FakeRunner:
         move_failure: float = 0.0,
     ) -> None:
         self._sizes = block_sizes
+        self._windows = windows or (None,) * len(block_sizes)
+        assert 1 not in self._windows, "a window of one token does not see what it continues"
         self.vocab_size = vocab_size
         self._text = text
         self._fate = fate
@@ -171,19 +197,20 @@ class FakeRunner:
         return digest
 
     def _read(self, piece: Slice, digest: bytes) -> None:
-        """Check every slot up to the slice's end, in every group."""
+        """Check every slot up to the slice's end that a query of it sees, in every group."""
         end = piece.start + len(piece.tokens)
-        for group, size in enumerate(self._sizes):
+        for group, (size, window) in enumerate(zip(self._sizes, self._windows, strict=True)):
+            first = 0 if window is None else max(0, piece.start - window + 1)
             ids = self._tables[piece.seq][group]
-            slots = [self._slot(ids, size, position) for position in range(end)]
+            slots = [self._slot(ids, size, position) for position in range(first, end)]
             if _POISON in slots:
                 assert self._may_be_misled, "a slot of a failed step was read afterwards"
                 return
-            assert [slot[1] for slot in slots] == list(range(end)), "positions are out of order"
-            tokens = [slot[0] for slot in slots]
-            assert slots[-1][2] == text_digest(tokens), "a slot holds another text's token"
+            assert [slot[1] for slot in slots] == list(range(first, end)), "positions out of order"
+            for before, slot in pairwise([(0, -1, b"")] * (first == 0) + slots):
+                assert slot[2] == _grow(before[2], slot[0]), "a slot holds another text's token"
             assert slots[-1][2] == digest, "the groups hold different texts"
-            self._compare(piece.seq, 0, tokens)
+            self._compare(piece.seq, first, [slot[0] for slot in slots])
 
     def _compare(self, seq: SeqId, start: int, tokens: list[int]) -> None:
         """Compare with what the sequence's text is known to be."""
@@ -207,6 +234,10 @@ class FakeRunner:
         if reason is not None:
             result.refused[sample.seq] = reason
             self._last.pop(sample.seq, None)
+            return
+        if sample.candidates:
+            best = likeliest(text, sample.candidates, self.vocab_size)
+            result.candidates[sample.seq] = best
             return
         token = next_token(text, sample.seed, self.vocab_size)
         if text == _POISON[2]:
@@ -235,12 +266,14 @@ class FakeRunner:
         )
         told += [self._last[piece.seq] if t == PENDING else t for t in piece.tokens]
         self._compare(piece.seq, 0, told)
+        first = 0 if self._windows[0] is None else max(0, piece.start - self._windows[0] + 1)
         slots = [
             self._slot(self._tables[piece.seq][0], self._sizes[0], position)
-            for position in range(len(told))
+            for position in range(first, len(told))
         ]
         if _POISON not in slots:
-            assert told == [slot[0] for slot in slots], f"sequence {piece.seq}: another past"
+            seen = [slot[0] for slot in slots]
+            assert told[first:] == seen, f"sequence {piece.seq}: another past"
 
     def _score(self, piece: Slice) -> tuple[Logprobs, ...]:
         """Check that the targets are the text's own; they are all equally likely."""

@@ -6,6 +6,7 @@ Complements the state machines: no shrinking, but thousands of dense lives a min
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from octavo.contract.batch import Batch, Sample
 from octavo.errors import RequestError
@@ -15,6 +16,7 @@ from octavo.testing.fake_runner import FakeRunner
 
 VOCAB = 12
 _BLOCK_SIZES = ((4,), (1,), (4, 8), (6, 4), (3, 3, 3), (2,))
+_WINDOWS = (None, None, 2, 3, 5, 16)
 _PREFIXES = ([1] * 9, [1] * 17, [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4], [5], [11, 10, 9] * 8)
 
 
@@ -29,6 +31,7 @@ class Life:
         self.random = Random(seed)
         draw = self.random
         self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
+        self.windows = tuple(draw.choice(_WINDOWS) for _ in self.sizes)
         self.blocks = draw.randint(2 * len(self.sizes), 26 * len(self.sizes))
         self.failure = draw.choice((0.0, 0.0, 0.05, 0.2))
         self.quiet = False
@@ -41,6 +44,7 @@ class Life:
             self.driver = Driver.paged(
                 self.blocks,
                 self.sizes,
+                windows=self.windows,
                 depth=depth,
                 order=order,
                 max_num_seqs=limits[0],
@@ -110,15 +114,26 @@ class Life:
         else:
             self.driver.step()
 
+    def _search(self) -> dict[str, Any]:
+        """Draw the options of a beam search."""
+        return {
+            "use_beam_search": True,
+            "beam_width": self.random.choice((1, 2, 4)),
+            "length_penalty": self.random.choice((-1.0, 0.0, 1.0, 2.0)),
+            "early_stopping": self.random.choice((True, False, "never")),
+        }
+
     def _add(self) -> None:
         draw = self.random
         self.count += 1
         prefix = draw.choice(_PREFIXES)[: draw.choice((4, 8, 30))]
         tail = [draw.randrange(VOCAB) for _ in range(draw.choice((0, 0, 1, 3, 9)))]
+        beams = self.driver.cache.shares and draw.random() < 0.3
+        search = self._search() if beams else {}
         request = make_request(
             f"r{self.count}",
             prefix + tail,
-            n=draw.choice((1, 1, 1, 2, 4)),
+            n=1 if beams else draw.choice((1, 1, 1, 2, 4)),
             max_tokens=draw.choice((1, 2, 7, 20)),
             priority=draw.randint(0, 2),
             eos=draw.random() < 0.5,
@@ -126,8 +141,9 @@ class Life:
             salt=draw.choice(("", "", "", "tenant")),
             bad_words=draw.choice(((), (), ((1, 2),))),
             presence_penalty=draw.choice((0.0, 0.0, 1.0)),
-            logprobs=draw.choice((None, None, 0)),
+            logprobs=None if beams else draw.choice((None, None, 0)),
             prompt_logprobs=draw.choice((None, None, 0)),
+            **search,
         )
         try:
             self.driver.add(request)

@@ -1,0 +1,133 @@
+"""Gives blocks to tables and takes them back: on demand, all or nothing, copied on write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from octavo.contract.batch import Copy
+from octavo.contract.ids import BlockId, StepId
+from octavo.memory.groups import Groups
+from octavo.memory.pool import BlockPool
+from octavo.memory.promises import Promises
+from octavo.memory.table import Table
+
+
+class Allocator:
+    """Moves blocks between the device's pool and tables; knows no text."""
+
+    def __init__(self, groups: Groups, pool: BlockPool) -> None:
+        self.promises = Promises(groups)
+        self.collected: StepId = 0
+        """The last step whose outcome is known; written by the manager."""
+        self._groups = groups
+        self._sizes = groups.sizes
+        self._pool = pool
+        self._copies: list[Copy] = []
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        """Return the copies that must run before the next step's first write."""
+        copies = tuple(self._copies)
+        self._copies.clear()
+        return copies
+
+    def grow(self, *parts: tuple[Table, int, int]) -> bool:
+        """Let tables own their partial block and have blocks up to a position; or change nothing.
+
+        parts: (table, start, upto). Blocks that no query from `start` on sees come back first.
+        """
+        pool = self._pool
+        changing = [(table, at) for table, at, _ in parts if table.forked or at >= table.frees_at]
+        need = self._exchange(changing) if changing else 0
+        promised = 0
+        missing: list[list[int]] = []
+        for table, _, upto in parts:
+            counts = self._missing(table, upto)
+            missing.append(counts)
+            need += sum(counts)
+            promised += min(sum(counts), table.owed)
+        if need > pool.available or need - promised > max(0, pool.available - self.promises.owed):
+            return False
+        for table, start in changing:
+            self._cut(table, start)
+        for counts, (table, start, _) in zip(missing, parts, strict=True):
+            if table.forked:
+                self._own_tails(table, start)
+            for group, count in enumerate(counts):
+                if count:
+                    table.append(group, pool.take(count, group))
+            table.measure(self._groups)
+            self.promises.update(table)
+        return True
+
+    def _exchange(self, tables: list[tuple[Table, int]]) -> int:
+        """Blocks that tables with these next positions need for copies, less those that come back.
+
+        Of those who share a tail, the last may keep it if nobody else holds it; a passed block
+        comes back with its last holder.
+        """
+        blocks = self._pool.blocks
+        tails = Counter(i for table, start in tables for i in self._tail(table, start))
+        passed = Counter(i for table, start in tables for i in self._passed(table, start))
+        copies = sum(n - (blocks[i].refs == n) for i, n in tails.items())
+        return copies - sum(blocks[i].refs == n for i, n in passed.items())
+
+    def _missing(self, table: Table, upto: int) -> list[int]:
+        """Per group, the blocks that a table lacks for `upto` tokens."""
+        return [
+            max(0, -(-upto // size) - len(ids))
+            for ids, size in zip(table.ids, self._sizes, strict=True)
+        ]
+
+    def _passed(self, table: Table, start: int) -> list[BlockId]:
+        """The blocks that no query from position `start` on sees."""
+        if start < table.frees_at:
+            return []
+        return [
+            block
+            for group, ids in enumerate(table.ids)
+            for block in ids[table.first[group] : self._groups.first_seen(group, start)]
+        ]
+
+    def _cut(self, table: Table, start: int) -> None:
+        """Give up the blocks that no query from position `start` on sees."""
+        if start < table.frees_at:
+            return
+        for group in range(len(self._groups)):
+            gone = table.cut_front(group, self._groups.first_seen(group, start))
+            self.drop(gone, table.last_step)
+
+    def _tail(self, table: Table, start: int) -> list[BlockId]:
+        """The partial blocks about to be written that others hold too."""
+        if not table.forked:
+            return []
+        tails = (
+            table.ids[group][start // size]
+            for group, size in enumerate(self._sizes)
+            if start % size
+        )
+        return [block for block in tails if self._pool.blocks[block].refs > 1]
+
+    def _own_tails(self, table: Table, start: int) -> None:
+        """Copy the partial blocks about to be written that others still hold."""
+        pool = self._pool
+        for group, size in enumerate(self._sizes):
+            index = start // size
+            if start % size == 0 or pool.blocks[table.ids[group][index]].refs == 1:
+                continue
+            old = table.ids[group][index]
+            (new,) = pool.take(1, group)
+            pool.fill(new, pool.blocks[old].filled)
+            pool.drop([old])
+            table.ids[group][index] = new
+            table.sent[group] = min(table.sent[group], index)
+            self._copies.append(Copy(old, new))
+        table.forked = False
+
+    def drop(self, ids: Iterable[BlockId], last_step: StepId) -> None:
+        """Let go of blocks that steps in flight up to `last_step` may still touch."""
+        if last_step > self.collected:
+            ids = list(ids)
+            for block_id in ids:
+                self._pool.blocks[block_id].busy_step = last_step
+        self._pool.drop(ids)

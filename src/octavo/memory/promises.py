@@ -1,0 +1,94 @@
+"""Blocks that admitted sequences can count on, and that nobody else may be given.
+
+A sequence is admitted only if its known text and one more token fit; from then on it is owed what
+it has not taken yet. Behind a window blocks come back while a prompt is computed, so that less
+than the whole text is owed; but a block that another sequence shares does not come back, so that
+with windows the promise is a good estimate and no guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo.contract.request import Sequence
+from octavo.errors import Corrupted
+from octavo.memory.groups import Groups
+from octavo.memory.table import Table
+
+
+class Promises:
+    """Keeps `Table.owed`, and the sum over all tables."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self.owed = 0
+        """Blocks promised and not taken, all sequences together."""
+
+    def text_of(self, seq: Sequence) -> int:
+        """Length of the text for which a sequence is promised room when it is admitted."""
+        return max(seq.length + 1, min(seq.spared_until, seq.limit))
+
+    def blocks_of(self, seq: Sequence) -> int:
+        """Blocks, shared ones included, that a sequence is promised when it is admitted."""
+        tokens = self.text_of(seq)
+        return sum(self._groups.peak(group, tokens) for group in range(len(self._groups)))
+
+    def longest_beams(self, prompt: int, limit: int, width: int, blocks: int) -> int:
+        """Longest text, up to `limit`, to which `width` beams after one prompt can grow.
+
+        The prompt's full blocks are shared; with windows, where a beam that comes back may find
+        them gone, nothing is counted on to be.
+        """
+        groups = self._groups
+
+        def need(tokens: int) -> int:
+            if groups.windowed:
+                return width * sum(groups.peak(group, tokens) for group in range(len(groups)))
+            shared = [prompt // size for size in groups.sizes]
+            return sum(
+                common + width * (-(-tokens // size) - common)
+                for common, size in zip(shared, groups.sizes, strict=True)
+            )
+
+        low, high = 0, limit + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if need(middle) <= blocks:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def make(self, table: Table, seq: Sequence) -> None:
+        """Promise a sequence that is being admitted room for its text."""
+        table.promised = self.text_of(seq)
+        self.update(table)
+
+    def update(self, table: Table) -> None:
+        """Work out what a table is owed, after its blocks have changed."""
+        owed = 0
+        if table.promised > table.room:
+            for group, size in enumerate(self._groups.sizes):
+                ids = table.ids[group]
+                missing = -(-table.promised // size) - len(ids)
+                live = len(ids) - table.first[group]
+                owed += max(0, min(missing, self._groups.peak(group, table.promised) - live))
+        if owed != table.owed:
+            self.owed += owed - table.owed
+            table.owed = owed
+
+    def close(self, table: Table) -> None:
+        """Owe nothing to a sequence that is released."""
+        self.owed -= table.owed
+        table.owed = 0
+
+    def check(self, tables: Iterable[Table], available: int, *, moving: bool) -> None:
+        """Recompute the sum. Raises Corrupted if it is wrong, or more than can be given.
+
+        moving: open moves may hold what will come back.
+        """
+        owed = sum(table.owed for table in tables)
+        if owed != self.owed:
+            raise Corrupted(f"{self.owed} blocks owed, tables say {owed}")
+        if owed > available and not moving and not self._groups.windowed:
+            raise Corrupted(f"{owed} blocks owed, {available} available")

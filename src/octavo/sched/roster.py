@@ -1,0 +1,219 @@
+"""Who is where: the one owner of phases, of the queues and of the table of requests."""
+
+from __future__ import annotations
+
+from octavo.contract.ids import SeqId, StepId
+from octavo.contract.request import Phase, Request, Sequence
+from octavo.sched.beams import BeamSearch, Successor
+from octavo.sched.cache import Cache
+from octavo.sched.order import Order
+from octavo.sched.ranked import Ranked
+from octavo.sched.stats import Stats
+
+_ACTIVE = (Phase.RUNNING, Phase.LOADING)
+
+
+class Roster:
+    """Sequences by phase, by id and by request; whoever leaves the running gives back blocks."""
+
+    def __init__(self, cache: Cache, order: Order, stats: Stats) -> None:
+        self.waiting = Ranked()
+        self.running = Ranked()
+        self.loading = Ranked()
+        self.refused: Sequence | None = None
+        """The waiting sequence that found no room; None as soon as something has come back."""
+        self.step: StepId = 0
+        """The last step planned; written by the scheduler."""
+        self._cache = cache
+        self._order = order
+        self._stats = stats
+        self._searches: dict[str, BeamSearch] = {}
+        self._seqs: dict[SeqId, Sequence] = {}
+        self._requests: dict[str, dict[int, Sequence]] = {}
+        self._ended: list[SeqId] = []
+        self._next_seq: SeqId = 0
+        self._seen = 0
+
+    # ── who is there ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is not finished."""
+        return bool(self._seqs)
+
+    @property
+    def active(self) -> int:
+        """Places taken: by sequences that run or load, and by all beams of a search that does."""
+        taken = len(self.running) + len(self.loading)
+        for search in self._searches.values():
+            there = sum(seq.phase in _ACTIVE for seq in search.members)
+            taken += search.width - there if there else 0
+        return taken
+
+    @staticmethod
+    def places(seq: Sequence) -> int:
+        """Places that a waiting sequence needs."""
+        return seq.request.sampling.choices if seq.beam else 1
+
+    def search(self, seq: Sequence) -> BeamSearch:
+        """Return the search that a beam belongs to."""
+        return self._searches[seq.request.id]
+
+    def gang(self, seq: Sequence) -> list[Sequence]:
+        """Return who comes and goes together with a sequence, itself included."""
+        return self.search(seq).members if seq.beam else [seq]
+
+    def get(self, seq_id: SeqId) -> Sequence | None:
+        """Return a live sequence."""
+        return self._seqs.get(seq_id)
+
+    def choices(self, request_id: str) -> list[Sequence]:
+        """Return the live sequences of a request; none if it is unknown or has ended."""
+        return list(self._requests.get(request_id, {}).values())
+
+    def choice(self, request_id: str, index: int) -> Sequence | None:
+        """Return one live sequence of a request."""
+        return self._requests.get(request_id, {}).get(index)
+
+    def take_ended(self) -> tuple[SeqId, ...]:
+        """Return, once, the sequences whose state in the runner can go."""
+        ended = tuple(self._ended)
+        self._ended.clear()
+        return ended
+
+    # ── sequences come ────────────────────────────────────────────────────────────────────
+
+    def queue(self, request: Request, limit: int, count: int) -> list[Sequence]:
+        """Let the first `count` choices of a request wait. limit: longest text."""
+        self._seen += 1
+        seqs = [self.begin(request, index, limit, self._seen) for index in range(count)]
+        for seq in seqs:
+            self.waiting.add(seq)
+            if seq.beam:
+                self._searches[request.id] = BeamSearch(seq)
+        return seqs
+
+    def begin(self, request: Request, index: int, limit: int, number: int) -> Sequence:
+        """Make a sequence that is in no queue yet. number: of the request, for its rank."""
+        rank = (self._order.urgency(request), number, index)
+        seq = Sequence(self._next_seq, request, index=index, limit=limit, rank=rank)
+        self._next_seq += 1
+        self._seqs[seq.id] = seq
+        self._requests.setdefault(request.id, {})[index] = seq
+        return seq
+
+    # ── and change phase ──────────────────────────────────────────────────────────────────
+
+    def run(self, seq: Sequence) -> None:
+        """Enter phase RUNNING, out of no queue; parked beams come along, without any block."""
+        seq.phase = Phase.RUNNING
+        self.running.add(seq)
+        for mate in self.gang(seq):
+            if mate.phase is Phase.PARKED:
+                self._cache.open(mate)
+                mate.phase = Phase.RUNNING
+                self.running.add(mate)
+
+    def start(self, seq: Sequence, tokens: int) -> None:
+        """Enter phase RUNNING with the first `tokens` tokens in memory."""
+        seq.scheduled = tokens
+        self.run(seq)
+        self._stats.recomputed_tokens += max(0, seq.lost_tokens - tokens)
+        seq.lost_tokens = 0
+        if seq.cached_tokens is None:
+            seq.cached_tokens = tokens
+            self._stats.prefix_query_tokens += seq.prompt_length
+            self._stats.prefix_hit_tokens += tokens
+
+    def loaded(self, seq: Sequence, tokens: int) -> None:
+        """Wait no longer for moves: the first `tokens` tokens are in memory."""
+        self.loading.remove(seq)
+        self.start(seq, tokens)
+
+    def load(self, seq: Sequence) -> None:
+        """Enter phase LOADING, out of no queue."""
+        seq.phase = Phase.LOADING
+        self.loading.add(seq)
+
+    def requeue(self, seq: Sequence) -> None:
+        """Back to the waiting ones, without blocks; the text is kept. Beams wait together."""
+        gang = self.gang(seq)
+        if gang[0].beam:
+            self.search(seq).leader = gang[0]
+        for one in gang:
+            if one.phase in _ACTIVE:
+                self._leave(one)
+                one.phase = Phase.PARKED
+            one.scheduled = 0
+        if gang[0].phase is Phase.PARKED:
+            self._wait(gang[0])
+
+    def end(self, seq: Sequence) -> None:
+        """The sequence is no more, nor are the other beams of its search."""
+        for one in list(self.gang(seq)):
+            self._drop(one)
+        self._searches.pop(seq.request.id, None)
+
+    def follow(self, search: BeamSearch, successors: list[Successor]) -> None:
+        """Let a search go on with these texts: some members end, others branch."""
+        taken: set[SeqId] = set()
+        heirs: list[Sequence] = []
+        for one in successors:
+            heirs.append(self._branch(search, one.parent) if one.parent.id in taken else one.parent)
+            taken.add(one.parent.id)
+        for seq in search.members:
+            if seq.id not in taken:
+                self._drop(seq)
+        for heir, one in zip(heirs, successors, strict=True):
+            heir.tokens.append(one.token)
+        search.members = heirs
+        search.logprobs = [one.logprob for one in successors]
+        if search.leader not in heirs:
+            search.leader = heirs[0]
+            if heirs[0].phase is Phase.PARKED:
+                self._wait(heirs[0])
+
+    def _branch(self, search: BeamSearch, parent: Sequence) -> Sequence:
+        """Make another beam with a member's text, which shares all of its blocks."""
+        search.branches += 1
+        child = self.begin(parent.request, search.branches, parent.limit, parent.rank[1])
+        child.tokens = parent.tokens[:]
+        child.cached_tokens = parent.cached_tokens
+        child.spared_until, child.preemptions = parent.spared_until, parent.preemptions
+        if parent.phase is Phase.RUNNING:
+            child.scheduled = parent.scheduled
+            self._cache.fork(parent, child)
+            child.phase = Phase.RUNNING
+            self.running.add(child)
+        else:
+            child.phase = Phase.PARKED
+        return child
+
+    def _wait(self, seq: Sequence) -> None:
+        seq.phase = Phase.WAITING
+        self.waiting.add(seq)
+
+    def _drop(self, seq: Sequence) -> None:
+        self._leave(seq)
+        seq.phase = Phase.FINISHED
+        del self._seqs[seq.id]
+        choices = self._requests[seq.request.id]
+        del choices[seq.index]
+        if not choices:
+            del self._requests[seq.request.id]
+
+    def _leave(self, seq: Sequence) -> None:
+        """Take a sequence out of its queue and away from its blocks."""
+        queues = {
+            Phase.WAITING: self.waiting,
+            Phase.RUNNING: self.running,
+            Phase.LOADING: self.loading,
+        }
+        if seq.phase in queues:
+            queues[seq.phase].remove(seq)
+        if seq.phase in _ACTIVE:
+            seq.known_past = False
+            # The step being planned counts as in flight: it may copy from these blocks.
+            self._cache.release(seq, self.step + 1)
+            self._ended.append(seq.id)
+            self.refused = None
