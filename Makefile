@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full format lint types docs bench check clean
+.PHONY: help setup demo test test-full test-gpu format lint types docs bench check clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ test: setup  ## all tests that fit ten minutes on two cores (ARGS="-k name" pick
 
 test-full: setup  ## the same and the long ones
 	$(BIN)/pytest -m "not net" $(ARGS)
+
+# A driver's or a library's warning is no fault of these tests.
+test-gpu: setup  ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu tests/gpu -q -W default $(ARGS)
 
 format: $(STAMP)  ## rewrite the sources in the one format, sort imports
 	$(BIN)/ruff check --select I --fix

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.config import EngineConfig
+from octavo.contract.formats import ITEM_BYTES, format_names
 from octavo.contract.layout import KVLayout, kv_layout
 from octavo.contract.model import ModelSpec
 from octavo.contract.namespace import Namespace
@@ -18,6 +19,7 @@ from octavo.engine.engine import Engine, ModelRunner
 from octavo.errors import ConfigError, ModelError
 from octavo.machine import free_memory_bytes
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.policies.lru import Lru
 from octavo.memory.regions import RegionCache
@@ -26,6 +28,7 @@ from octavo.memory.tier import Tier
 from octavo.models.catalog import CATALOG, DEFAULT_ALIAS, find, pull
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.models.hub import fetch_folder, is_hub_id
+from octavo.models.weights import weight_shapes
 from octavo.plugins import extended
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
@@ -36,8 +39,11 @@ from octavo.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    import torch
+
     from octavo.attention.backend import AttentionBackend
     from octavo.pages.arena import Arena
+    from octavo.pages.codec import KVCodec, KVCodecs
     from octavo.runner.torch_runner import LogitsObserver
 
     MakeAttention: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
@@ -50,8 +56,8 @@ EVICTION_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"lru": Lru}
 """Which cached block goes first, by name."""
 
 
-_FREE_SHARE = 4
-"""The default pool is one part in so many of the free memory."""
+_SHARE = {"host": 0.25, "gpu": 0.75}
+"""Of the free memory, for the default pool: a GPU is seldom shared with other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class Built:
     layout: KVLayout
     namespace: Namespace
     model_path: Path
+    device: str
+    """cpu, cuda:0, …"""
     num_blocks: int
     max_model_len: int
     deterministic_tiles: tuple[int, ...]
@@ -80,6 +88,13 @@ def attention_backends() -> dict[str, MakeAttention]:
 
     table: dict[str, MakeAttention] = {"reference": reference}
     return extended("octavo.attention", table)
+
+
+def kv_codecs() -> dict[str, Callable[[], KVCodec]]:
+    """Return the makers of KV codecs by name, those of plug-ins included; loads torch."""
+    from octavo.pages.codecs import CODECS
+
+    return extended("octavo.codecs", CODECS)
 
 
 def pull_model(name: str, report: Report) -> Path:
@@ -140,16 +155,17 @@ def build_engine(
     policies = extended("octavo.eviction", EVICTION_POLICIES)
     policy = _named("eviction_policy", config.eviction_policy, policies)
     _require_torch()
+    device = _device(config.device)
     path = resolve_model(config.model, offline=config.offline, report=report)
     checkpoint = open_checkpoint(path)
     for note in checkpoint.notes:
         report(note)
-    dtype = checkpoint.dtype if config.dtype == "auto" else config.dtype
-    layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=dtype)
+    numbers = _numbers(config, checkpoint, device)
+    layout = numbers.layout
     longest = _max_model_len(config, checkpoint.spec)
     tokenizer = open_tokenizer(checkpoint)
-    num_blocks = pool_blocks(config, layout, longest)
-    runner, tiles = _torch_runner(config, checkpoint, layout, num_blocks, on_logits)
+    num_blocks = pool_blocks(config, layout, longest, gpu_bytes=_gpu_bytes(checkpoint, numbers))
+    runner, tiles = _torch_runner(config, checkpoint, numbers, num_blocks, on_logits)
     step_tokens = config.max_num_batched_tokens
     cache, pool_tokens = build_cache(
         rule, layout, num_blocks, longest=longest, step_tokens=step_tokens, policy=policy()
@@ -162,21 +178,27 @@ def build_engine(
         tokenizer=tokenizer,
         spec=checkpoint.spec,
         layout=layout,
-        namespace=Namespace(model=checkpoint.identity),
+        namespace=Namespace(model=checkpoint.identity, lossy=numbers.lossy),
         model_path=path,
+        device=str(device),
         num_blocks=num_blocks,
         max_model_len=longest,
         deterministic_tiles=tiles,
     )
 
 
-def pool_blocks(config: EngineConfig, layout: KVLayout, longest: int) -> int:
-    """Blocks of the KV pool. Raises ConfigError if not even one token and its answer fit."""
-    wanted, free = config.kv_cache_memory_bytes, free_memory_bytes()
-    step = config.max_num_batched_tokens
+def pool_blocks(
+    config: EngineConfig, layout: KVLayout, longest: int, *, gpu_bytes: int | None = None
+) -> int:
+    """Blocks of the KV pool. Raises ConfigError if not even one token and its answer fit.
+
+    gpu_bytes: what the weights leave of a GPU; None: the pool lies in the machine's memory.
+    """
+    wanted, step = config.kv_cache_memory_bytes, config.max_num_batched_tokens
+    free = free_memory_bytes() if gpu_bytes is None else gpu_bytes
     if wanted is None:
         ceiling = config.max_num_seqs * layout.peak_blocks(longest, step) * layout.block_bytes
-        wanted = min(free // _FREE_SHARE, ceiling)
+        wanted = min(int(free * _SHARE["host" if gpu_bytes is None else "gpu"]), ceiling)
     if wanted > free:
         raise ConfigError(
             f"kv_cache_memory_bytes is {wanted}, but only {free} bytes of memory are free: lower it"
@@ -203,10 +225,9 @@ def build_cache(
 ) -> tuple[Cache, int]:
     """Build the cache manager of a reservation rule; returns it and the longest text it holds."""
     if rule.tokens is None:
-        align = math.lcm(*layout.block_sizes)
-        weights = tuple(align // size for size in layout.block_sizes)
-        device = Tier("device", num_blocks, policy, weights)
-        cache = KVCacheManager(layout.block_sizes, (device,))
+        groups = Groups(layout.block_sizes, layout.windows, step_tokens=step_tokens)
+        device = Tier("device", num_blocks, policy, groups.slot_weights)
+        cache = KVCacheManager(groups, (device,))
         return cache, layout.capacity_tokens(num_blocks, step_tokens)
     if len(layout.groups) > 1:
         raise ConfigError(f"reservation {rule.name} needs a model with one KV group")
@@ -215,10 +236,67 @@ def build_cache(
     return regions, regions.longest
 
 
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """How the numbers of a model and of its KV are held, and where."""
+
+    device: torch.device
+    dtype: str
+    """Of the weights."""
+    codecs: KVCodecs
+    layout: KVLayout
+
+    @property
+    def lossy(self) -> str:
+        """Names the codecs if KV does not come back as it was computed; else empty."""
+        if all(self.dtype in codec.exact_for for codec in self.codecs):
+            return ""
+        return f"kv_cache_dtype={self.layout.dtype}"
+
+
+def _numbers(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> _Numbers:
+    dtype = checkpoint.dtype if config.dtype == "auto" else config.dtype
+    names = format_names(dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
+    table = kv_codecs()
+    keys, values = (_named("kv_cache_dtype", name, table)() for name in names)
+    for name, codec in zip(names, (keys, values), strict=True):
+        if codec.format.name != name:
+            raise ConfigError(
+                f"KV codec {name!r} calls its format {codec.format.name!r}: its package must give "
+                "both one name, or texts of two codecs might be mixed up"
+            )
+    stored = (keys.format, values.format)
+    layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=stored)
+    return _Numbers(device, dtype, (keys, values), layout)
+
+
+def _device(name: str) -> torch.device:
+    from octavo.runner.device import find_device
+
+    return find_device(name)
+
+
+def _gpu_bytes(checkpoint: Checkpoint, numbers: _Numbers) -> int | None:
+    """Bytes that the weights will leave of a GPU; None: there is none. Raises ConfigError."""
+    from octavo.runner.device import free_device_bytes
+
+    free = free_device_bytes(numbers.device)
+    if free is None:
+        return None
+    shapes = weight_shapes(checkpoint.spec).values()
+    weights = ITEM_BYTES[numbers.dtype] * sum(math.prod(shape) for shape in shapes)
+    if weights >= free:
+        raise ConfigError(
+            f"the weights take {weights} bytes, but {numbers.device} has {free} free: choose a "
+            "smaller dtype or model, another device, or end what uses this one"
+        )
+    return free - weights
+
+
 def _torch_runner(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    layout: KVLayout,
+    numbers: _Numbers,
     num_blocks: int,
     on_logits: LogitsObserver | None,
 ) -> tuple[ModelRunner, tuple[int, ...]]:
@@ -226,13 +304,14 @@ def _torch_runner(
     from octavo.pages.arena import Arena
     from octavo.runner.torch_runner import TorchRunner
 
-    decoder = load_decoder(checkpoint, dtype=layout.dtype)
+    layout, device = numbers.layout, numbers.device
+    decoder = load_decoder(checkpoint, dtype=numbers.dtype, device=device)
     try:
-        arena = Arena(layout, num_blocks)
+        arena = Arena(layout, num_blocks, device=device, codecs=numbers.codecs)
     except RuntimeError as error:
         raise ConfigError(
-            f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated here: lower "
-            "kv_cache_memory_bytes"
+            f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated on "
+            f"{device}: lower kv_cache_memory_bytes"
         ) from error
     backend = _named("attention_backend", config.attention_backend, attention_backends())
     runner = TorchRunner(

@@ -20,13 +20,18 @@ class EngineConfig:
     model: str | None = None
     """A path or a known name; None: the embedded default."""
     dtype: str = "auto"
-    """Of weights and KV. auto: the checkpoint's own; float32 for GGUF."""
+    """Of the weights. auto: the checkpoint's own; float32 for GGUF."""
+    kv_cache_dtype: str = "auto"
+    """How KV is stored: a codec's name, or two as KEYS/VALUES. auto: as the weights' dtype."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, …, or another device that torch knows. auto: a GPU if there is one."""
     seed: int = 0
     """Requests without a seed derive theirs from this and from their number."""
     block_size: int = 16
     """Tokens per block."""
     kv_cache_memory_bytes: int | None = None
-    """None: a quarter of the free memory, at most max_num_seqs texts of max_model_len."""
+    """None: a quarter of the free memory, or three quarters of what the weights leave of a GPU; at
+    most max_num_seqs texts of max_model_len."""
     max_num_seqs: int = 128
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
@@ -55,6 +60,10 @@ class EngineConfig:
             raise ConfigError(f"model must be a path or a name, got {model!r}")
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        for name in ("device", "kv_cache_dtype"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ConfigError(f"{name} must be a name, or auto, got {value!r}")
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _check_count(name, getattr(self, name), least=1)
         if self.max_model_len is not None:

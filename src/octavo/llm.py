@@ -38,6 +38,8 @@ class LLM:
         model: str | None = None,
         *,
         dtype: str = "auto",
+        kv_cache_dtype: str = "auto",
+        device: str = "auto",
         seed: int = 0,
         block_size: int = 16,
         kv_cache_memory_bytes: int | None = None,
@@ -59,6 +61,8 @@ class LLM:
         self.config = EngineConfig(
             model=model,
             dtype=dtype,
+            kv_cache_dtype=kv_cache_dtype,
+            device=device,
             seed=seed,
             block_size=block_size,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
@@ -226,6 +230,7 @@ class LLM:
         paged = self.config.reservation == "on_demand"
         return memory_report(
             self._engine.stats,
+            self._built.layout,
             num_blocks=self._built.num_blocks,
             block_size=self.config.block_size if paged else None,
         )

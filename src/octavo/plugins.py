@@ -13,6 +13,7 @@ from octavo.errors import ConfigError
 
 GROUPS = {
     "octavo.eviction": "a callable without arguments that makes an EvictionPolicy",
+    "octavo.codecs": "a callable without arguments that makes a KVCodec",
     "octavo.attention": "a callable (Arena, ModelSpec) that makes an AttentionBackend",
     "octavo.orders": "a callable without arguments that makes an Order",
     "octavo.reservations": "a Reservation",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from octavo.contract.layout import KVLayout
 from octavo.engine.answer import Logprob
 from octavo.engine.engine import Engine, Output
 from octavo.sched.stats import Stats
@@ -68,6 +69,16 @@ class RequestOutput:
             self.finished = all(one.finish_reason is not None for one in self.outputs)
 
 
+class GroupReport(msgspec.Struct, frozen=True):
+    """What one KV group used."""
+
+    name: str
+    layers: int
+    window: int | None
+    """Positions that a query sees; None: all up to its own."""
+    blocks_used_peak: int
+
+
 class MemoryReport(msgspec.Struct, frozen=True):
     """What KV memory was used for, since the engine started."""
 
@@ -86,6 +97,8 @@ class MemoryReport(msgspec.Struct, frozen=True):
     copies: int
     preemptions: int
     recomputed_tokens: int
+    groups: tuple[GroupReport, ...]
+    """One per KV group; empty for the contiguous baselines."""
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -145,8 +158,11 @@ def metrics(engine: Engine) -> list[Metric]:
     return [Metric(name, float(value)) for name, value in values.items()]
 
 
-def memory_report(stats: Stats, *, num_blocks: int, block_size: int | None) -> MemoryReport:
+def memory_report(
+    stats: Stats, layout: KVLayout, *, num_blocks: int, block_size: int | None
+) -> MemoryReport:
     """Sum up what memory was used for. block_size: None for contiguous baselines."""
+    peaks = stats.group_blocks_peak
     share = stats.token_share_of_allocated
     return MemoryReport(
         block_size=block_size,
@@ -161,4 +177,8 @@ def memory_report(stats: Stats, *, num_blocks: int, block_size: int | None) -> M
         copies=stats.copies,
         preemptions=stats.preemptions,
         recomputed_tokens=stats.recomputed_tokens,
+        groups=tuple(
+            GroupReport(group.name, len(group.layers), group.window, peak)
+            for group, peak in zip(layout.groups, peaks, strict=False)
+        ),
     )

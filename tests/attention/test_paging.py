@@ -19,12 +19,13 @@ BACKENDS = attention_backends()
 BLOCKS = 48
 
 
-@pytest.fixture(scope="module", params=["grouped", "plain", "narrow"])
+@pytest.fixture(scope="module", params=["grouped", "plain", "narrow", "windows"])
 def decoder(request):
     shapes = {
         "grouped": tiny_spec(num_heads=4, num_kv_heads=2),
         "plain": tiny_spec(num_heads=3, num_kv_heads=3, head_dim=8, tied_embeddings=False),
         "narrow": tiny_spec(num_heads=8, num_kv_heads=1, head_dim=12),
+        "windows": tiny_spec(num_layers=3, window=37, window_layers=(0, 2)),
     }
     return tiny_decoder(shapes[request.param], seed=3)
 
@@ -34,7 +35,9 @@ def smollm2(smollm2_path):
     return load_decoder(open_checkpoint(smollm2_path))
 
 
-def generation(decoder, backend, *, placement=None, block_size=16, prompt=90, new=30, seed=0):
+def generation(
+    decoder, backend, *, placement=None, block_size=16, prompt=90, new=30, seed=0, reuse=False
+):
     """Compute a prompt in chunks and decode; returns the text and the logits of every step."""
     hand = hand_for(
         decoder,
@@ -43,6 +46,7 @@ def generation(decoder, backend, *, placement=None, block_size=16, prompt=90, ne
         backend=backend,
         placement=placement,
         deterministic=True,
+        reuse=reuse,
     )
     tokens = np.random.default_rng(seed).integers(0, decoder.spec.vocab_size, prompt)
     hand.start(1, tokens.tolist())
@@ -51,16 +55,32 @@ def generation(decoder, backend, *, placement=None, block_size=16, prompt=90, ne
 
 
 def contiguous(arena, spec):
-    return ContiguousAttention()
+    return ContiguousAttention(spec)
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_paged_memory_gives_the_logits_of_contiguous_memory(decoder, block_size):
-    blocks = list(range(130)) if block_size == 1 else None
+    blocks = list(range(400)) if block_size < 16 else None
     text, plain = generation(decoder, contiguous, block_size=block_size, placement=blocks)
 
     paged_text, paged = generation(
-        decoder, reference_backend, block_size=block_size, placement=blocks and list(range(130))
+        decoder, reference_backend, block_size=block_size, placement=blocks and list(range(400))
+    )
+
+    assert paged_text == text
+    assert torch.equal(paged, plain)
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_blocks_behind_a_window_may_be_given_away_at_once(block_size):
+    spec = tiny_spec(num_layers=3, window=37, window_layers=(0, 2))
+    decoder = tiny_decoder(spec, seed=3)
+    text, plain = generation(decoder, contiguous, block_size=block_size, placement=[*range(400)])
+    # As many as its groups hold at a time: 120 tokens in one, two windows and a step in the others.
+    few = -(-120 // block_size) + 2 * ((37 + 40) // block_size + 2)
+
+    paged_text, paged = generation(
+        decoder, reference_backend, block_size=block_size, placement=[*range(few)], reuse=True
     )
 
     assert paged_text == text

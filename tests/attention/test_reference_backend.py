@@ -8,20 +8,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.attention import reference
 from octavo.attention.reference import ReferenceAttention
-from octavo.contract.layout import KVGroup, KVLayout
+from octavo.contract.ids import NO_BLOCK
+from octavo.contract.layout import KVGroup, stored_layout
 from octavo.kernels.reference import attend
+from octavo.kernels.tiled import attend_pass
 from octavo.pages.arena import Arena
 from octavo.testing.attention import step_inputs
 
 SHAPES = [(4, 4, 8), (9, 3, 64), (8, 1, 16), (6, 2, 12), (7, 1, 8)]
 
 
-def one_group(heads, kv_heads, head_dim, block_size, *, blocks=400, dtype="float32"):
+def one_group(heads, kv_heads, head_dim, block_size, *, blocks=400, dtype="float32", window=None):
     group = KVGroup(
-        name="full", layers=(0, 1), kv_heads=kv_heads, head_dim=head_dim, block_size=block_size
+        name="one",
+        layers=(0, 1),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        window=window,
     )
-    arena = Arena(KVLayout(groups=(group,), dtype=dtype), blocks)
+    arena = Arena(stored_layout((group,), dtype), blocks)
     arena.blocks(0).fill_(torch.nan)
     return ReferenceAttention(arena, num_heads=heads)
 
@@ -35,8 +43,11 @@ def texts(lengths, heads, kv_heads, head_dim, seed=0):
     ]
 
 
-def run_steps(backend, whole, cuts, block_size, *, layer=1, seed=0):
-    """Feed texts in steps, all together; cuts[step][text] is how many tokens it gets."""
+def run_steps(backend, whole, cuts, block_size, *, layer=1, seed=0, window=None):
+    """Feed texts in steps, all together; cuts[step][text] is how many tokens it gets.
+
+    window: blocks wholly behind it leave the tables.
+    """
     order = iter(np.random.default_rng(seed).permutation(400).tolist())
     tables = [[next(order) for _ in range(-(-len(q) // block_size))] for q, _, _ in whole]
     outputs = [[] for _ in whole]
@@ -44,6 +55,10 @@ def run_steps(backend, whole, cuts, block_size, *, layer=1, seed=0):
     for cut in cuts:
         chosen = [i for i, n in enumerate(cut) if n]
         starts, lengths = [done[i] for i in chosen], [cut[i] for i in chosen]
+        if window is not None:
+            for i in chosen:
+                gone = max(0, done[i] - window + 1) // block_size
+                tables[i][:gone] = [NO_BLOCK] * gone
         backend.plan(step_inputs(starts, lengths, [[tables[i] for i in chosen]], [block_size]))
         parts = [
             torch.cat([whole[i][part][done[i] : done[i] + cut[i]] for i in chosen])
@@ -70,10 +85,40 @@ def test_many_slices_have_the_bits_of_the_plain_kernel(shape, block_size):
         assert torch.equal(rows, attend(q, k, v, start=0))
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize("shape", SHAPES[1:4])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize("window", [1, 3, 16, 64, 90, 1000])
+def test_a_window_has_the_bits_of_the_plain_kernel_too(shape, block_size, window):
+    backend = one_group(*shape, block_size, window=window)
+    whole = texts((70, 1, 33, 200), *shape)
+    cuts = [(50, 1, 0, 64), (19, 0, 33, 1), (1, 0, 0, 134), (0, 0, 0, 1)]
+
+    got = run_steps(backend, whole, cuts, block_size, window=window)
+
+    for rows, (q, k, v) in zip(got, whole, strict=True):
+        assert torch.equal(rows, attend(q, k, v, start=0, window=window))
+
+
+def test_key_tiles_behind_the_window_are_not_computed(monkeypatch):
+    computed = []
+
+    def spy(q, keys, values, tiles, *rest, **named):
+        computed.append(tiles.rounds)
+        return attend_pass(q, keys, values, tiles, *rest, **named)
+
+    monkeypatch.setattr(reference, "attend_pass", spy)
+    shape = (4, 2, 8)
+    run_steps(one_group(*shape, 16, window=65), texts((1024,), *shape), [(1023,), (1,)], 16)
+
+    assert computed[-1] == (1, 1)
+    assert max(map(len, computed)) == 2
+
+
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_a_text_has_the_same_bits_in_any_company(data):
     shape = data.draw(st.sampled_from(SHAPES))
+    window = data.draw(st.none() | st.integers(1, 160))
     lengths = data.draw(st.lists(st.integers(1, 150), min_size=1, max_size=4))
     whole = texts(lengths, *shape)
     cuts, left = [], list(lengths)
@@ -84,10 +129,10 @@ def test_a_text_has_the_same_bits_in_any_company(data):
         cuts.append(cut)
         left = [n - c for n, c in zip(left, cut, strict=True)]
 
-    got = run_steps(one_group(*shape, 4), whole, cuts, 4)
+    got = run_steps(one_group(*shape, 4, window=window), whole, cuts, 4, window=window)
 
     for rows, (q, k, v) in zip(got, whole, strict=True):
-        assert torch.equal(rows, attend(q, k, v, start=0))
+        assert torch.equal(rows, attend(q, k, v, start=0, window=window))
 
 
 def test_a_long_step_is_cut_into_passes_without_changing_a_bit():

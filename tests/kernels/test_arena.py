@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from octavo.contract.batch import Copy
-from octavo.contract.layout import KVGroup, KVLayout, kv_layout
+from octavo.contract.layout import KVGroup, kv_layout, stored_layout
 from octavo.pages.arena import Arena
 from octavo.testing.tiny import tiny_spec
 
@@ -47,7 +47,7 @@ def test_all_layers_of_one_block_lie_together(arena):
 def test_groups_of_other_shapes_see_the_same_blocks():
     wide = KVGroup(name="wide", layers=(0, 1), kv_heads=2, head_dim=8, block_size=4)
     long = KVGroup(name="long", layers=(2,), kv_heads=2, head_dim=8, block_size=8)
-    arena = Arena(KVLayout(groups=(wide, long), dtype="float32"), 3)
+    arena = Arena(stored_layout((wide, long), "float32"), 3)
 
     arena.blocks(0)[:] = 0.0
     arena.pages(1, 0)[1] = 7.0

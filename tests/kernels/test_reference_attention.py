@@ -16,9 +16,10 @@ def draw(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def exact(q, k, v, start):
+def exact(q, k, v, start, window=10**9):
     """Attention in float64 by torch: [tokens, heads, head_dim]."""
-    hidden = torch.arange(k.shape[0]) > start + torch.arange(q.shape[0])[:, None]
+    behind = start + torch.arange(q.shape[0])[:, None] - torch.arange(k.shape[0])
+    hidden = (behind < 0) | (behind >= window)
     q, k, v = (x.double().transpose(0, 1)[None] for x in (q, k, v))
     mask = torch.zeros(hidden.shape, dtype=torch.float64).masked_fill_(hidden, -torch.inf)
     return scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
@@ -89,6 +90,54 @@ def test_a_query_has_the_same_bits_however_its_prompt_is_cut(cuts):
         start = end
 
     assert torch.equal(torch.cat(parts), whole)
+
+
+WINDOWS = [1, 5, 16, 64, 100, 1000]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("start", "tokens"), [(0, 17), (63, 1), (64, 40), (130, 70)])
+def test_a_window_hides_what_lies_behind_it(window, start, tokens):
+    q = draw(tokens, 6, 16)
+    k, v = (draw(start + tokens, 2, 16, seed=seed) for seed in (1, 2))
+
+    got = attend(q, k, v, start=start, window=window)
+
+    expected = exact(q, k, v, start, window)
+    torch.testing.assert_close(got.double(), expected, atol=TOLERANCE[torch.float32], rtol=0)
+
+
+def test_a_window_sees_its_own_position_and_those_before_it():
+    q, k = torch.ones(5, 1, 8), torch.ones(5, 1, 8)
+    v = torch.arange(5.0).view(5, 1, 1).expand(5, 1, 8)
+
+    got = attend(q, k, v, start=0, window=2)
+
+    assert got[:, 0, 0].tolist() == [0.0, 0.5, 1.5, 2.5, 3.5]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("cuts", [(1,) * 150, (16, 134), (3, 61, 70, 16)])
+def test_a_query_with_a_window_has_the_same_bits_however_its_prompt_is_cut(window, cuts):
+    q, k, v = (draw(150, heads, 16, seed=heads) for heads in (6, 2, 2))
+    whole = attend(q, k, v, start=0, window=window)
+
+    parts, start = [], 0
+    for cut in cuts:
+        end, gone = start + cut, max(0, start - window + 1)
+        # What no query of the piece sees may be garbage.
+        keys, values = (x[:end].clone() for x in (k, v))
+        keys[:gone], values[:gone] = torch.nan, torch.nan
+        parts.append(attend(q[start:end], keys, values, start=start, window=window))
+        start = end
+
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_a_window_as_long_as_the_text_changes_no_bit():
+    q, k, v = (draw(150, heads, 16, seed=heads) for heads in (6, 2, 2))
+
+    assert torch.equal(attend(q, k, v, start=0, window=150), attend(q, k, v, start=0))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 40])

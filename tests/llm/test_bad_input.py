@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from fractions import Fraction
+
+import msgspec
 import pytest
 
 from octavo import LLM, ConfigError, ModelError, RequestError, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+
+END = 2
+"""The tiny model's end token."""
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +126,18 @@ def test_an_impossible_sampling_option_is_refused(options, message):
         ({"allowed_token_ids": [0, 999]}, "allowed_token_ids names token id 999"),
         ({"logprobs": 273}, "logprobs is 273, but the vocabulary has 272.*or for all with -1"),
         ({"prompt_logprobs": 300}, "prompt_logprobs is 300, but the vocabulary has 272"),
+        (
+            {"allowed_token_ids": [7], "stop_token_ids": [7], "min_tokens": 2},
+            "allowed_token_ids is \\[7\\], but each of these ends the answer, and min_tokens is 2",
+        ),
+        (
+            {"allowed_token_ids": [7, END], "stop_token_ids": [7], "min_tokens": 1},
+            "each of these ends the answer, and min_tokens is 1: allow another token",
+        ),
+        (
+            {"allowed_token_ids": [70], "bad_words": ["d"], "min_tokens": 1},
+            "allowed_token_ids is \\[70\\], but bad_words bans every one",
+        ),
     ],
 )
 def test_an_option_that_the_vocabulary_makes_impossible_is_refused(llm, options, message):
@@ -215,6 +234,57 @@ def test_a_step_that_fails_twice_ends_its_request_with_the_reason(llm, monkeypat
 @pytest.mark.parametrize("ids", [range(5), (1, 2, 3), iter([1, 2])])
 def test_token_ids_may_come_in_any_container(llm, ids):
     assert llm.generate({"prompt_token_ids": ids}, GREEDY)[0].finished
+
+
+def test_allowed_tokens_that_end_the_answer_are_fine_where_it_may_end(llm):
+    params = SamplingParams(allowed_token_ids=[7, END], stop_token_ids=[7], temperature=0)
+    (ended,) = llm.generate("x", params)
+    params = SamplingParams(
+        allowed_token_ids=[7, 8], stop_token_ids=[7], min_tokens=2, max_tokens=2, temperature=0
+    )
+    (other,) = llm.generate("x", params)
+
+    assert len(ended.outputs[0].token_ids) == 1
+    assert other.outputs[0].token_ids[0] == 8
+
+
+def test_numbers_of_numpy_are_numbers_in_every_option():
+    import numpy as np
+
+    given = SamplingParams(
+        n=np.int64(2), temperature=np.float32(0.5), top_k=np.int32(3), top_p=np.float64(0.25),
+        min_p=np.float16(0.5), seed=np.uint64(7), max_tokens=np.int8(9), min_tokens=np.int16(1),
+        logprobs=np.int64(2), presence_penalty=np.int64(1), stop_token_ids=np.array([3, 4]),
+        allowed_token_ids=[np.int64(5)], logit_bias={np.int64(6): np.float32(1.5)},
+    )  # fmt: skip
+
+    assert given == SamplingParams(
+        n=2, temperature=0.5, top_k=3, top_p=0.25, min_p=0.5, seed=7, max_tokens=9, min_tokens=1,
+        logprobs=2, presence_penalty=1.0, stop_token_ids=[3, 4], allowed_token_ids=[5],
+        logit_bias={6: 1.5},
+    )  # fmt: skip
+    assert "np." not in repr(given)
+    assert json.loads(msgspec.json.encode(given))["temperature"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": "2"}, "n must be a whole number, got '2'"),
+        ({"n": True}, "n must be a whole number, got True"),
+        ({"top_k": 2.0}, "top_k must be a whole number, got 2.0"),
+        ({"max_tokens": Fraction(3, 2)}, "max_tokens must be a whole number"),
+        ({"temperature": True}, "temperature must be a number, got True"),
+        ({"temperature": Fraction(10**400)}, "temperature must be a number"),
+        ({"temperature": 1j}, "temperature must be a number"),
+        ({"logit_bias": {True: 1.0}}, "logit_bias must be keyed by token ids, got True"),
+        ({"logit_bias": {1: "1"}}, "must be a finite number, got '1'"),
+        ({"stop_token_ids": [2.0]}, "stop_token_ids must be token ids, got 2.0"),
+    ],
+)
+def test_what_only_looks_like_a_number_is_refused(options, message):
+    with pytest.raises(RequestError, match=message):
+        SamplingParams(**options)
 
 
 def test_numpy_token_ids_are_whole_numbers_too(llm):

@@ -198,12 +198,13 @@ def test_answers_stay_as_they_are_when_n_grows_with_penalties(llm):
 
 
 def test_a_request_without_a_token_left_ends_with_the_reason_and_no_other_does(llm):
-    impossible = greedy(allowed_token_ids=[77], min_tokens=2, stop_token_ids=[77])
+    (letter,) = llm.get_tokenizer().encode("a", add_special_tokens=False)
+    impossible = greedy(allowed_token_ids=[letter], bad_words=["aa"])
 
     broken, fine = llm.generate([PROMPT, PROMPT], [impossible, greedy()])
 
     assert broken.outputs[0].finish_reason == "error"
-    assert "every token is banned for output token 1" in broken.outputs[0].stop_reason
+    assert "every token is banned for output token 2" in broken.outputs[0].stop_reason
     assert fine.outputs[0].token_ids == answer(llm).token_ids
     llm.built.engine.check()
     assert llm.built.engine.usage().blocks_used == 0

@@ -40,6 +40,7 @@ def test_one_option_runs_the_suites_on_the_installed_plugins(site):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_conformance[eviction-second_chance] PASSED" in done.stdout
     assert "test_conformance[attention-sdpa] PASSED" in done.stdout
+    assert "test_conformance[codecs-fp8_e4m3] PASSED" in done.stdout
 
 
 def test_a_model_answers_with_the_plugins_policy_and_backend(site, tiny_gguf):
@@ -57,6 +58,22 @@ def test_a_model_answers_with_the_plugins_policy_and_backend(site, tiny_gguf):
     done = python(site, "-c", code, str(tiny_gguf))
 
     assert done.stdout.strip() == "same", done.stderr
+
+
+def test_a_model_answers_with_the_plugins_codec(site, tiny_gguf):
+    code = (
+        "import sys; from octavo import LLM, SamplingParams as P\n"
+        "for backend in ('reference', 'sdpa'):\n"
+        "    with LLM(sys.argv[1], kv_cache_dtype='fp8_e4m3', attention_backend=backend,\n"
+        "             kv_cache_memory_bytes=1 << 20) as llm:\n"
+        "        p = P(temperature=0, max_tokens=8, ignore_eos=True)\n"
+        "        tokens = llm.generate('Hello there', p)[0].outputs[0].token_ids\n"
+        "        print(len(tokens), llm.built.layout.dtype, llm.built.layout.bytes_per_token)\n"
+    )
+
+    done = python(site, "-c", code, str(tiny_gguf))
+
+    assert done.stdout.split("\n") == ["8 fp8_e4m3 128", "8 fp8_e4m3 128", ""], done.stderr
 
 
 def test_doctor_lists_the_plugins(site):

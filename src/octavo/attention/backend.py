@@ -51,6 +51,14 @@ class AttentionBackend(Protocol):
         """True if a query's bits depend on its own text alone, not on the rest of the step."""
         ...
 
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """Formats of KV that the backend reads in place, by name; None: all, through `KVCodec`.
+
+        Making a backend for an arena of another format must not fail; nothing else is asked of it.
+        """
+        ...
+
     def plan(self, inputs: StepInputs) -> None:
         """Prepare what all layers of this step share; called once, before any layer."""
         ...

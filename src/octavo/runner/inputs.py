@@ -10,7 +10,7 @@ from torch import Tensor
 
 from octavo.attention.backend import GroupInputs, StepInputs
 from octavo.contract.batch import Batch, Sample, Score, Slice, StepResult
-from octavo.contract.ids import PENDING, BlockId, SeqId
+from octavo.contract.ids import NO_BLOCK, PENDING, BlockId, SeqId
 from octavo.contract.layout import KVLayout
 from octavo.runner.history import Histories, History
 
@@ -48,6 +48,7 @@ class InputBuilder:
         vocab_size: int,
         device: str | torch.device = "cpu",
     ) -> None:
+        self._groups = layout.groups
         self._sizes = layout.block_sizes
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
@@ -219,8 +220,10 @@ class InputBuilder:
             assert 0 <= kept <= have, (
                 f"{where}: keeps {kept} entries of the table of group {number}, which has {have}"
             )
-            for block in blocks:
-                self._check_block(block, where)
+            seen = self._groups[number].first_seen(part.start)
+            for index, block in enumerate(blocks, start=kept):
+                if block != NO_BLOCK or index >= seen:
+                    self._check_block(block, where)
             room = (kept + len(blocks)) * self._sizes[number]
             end = part.start + len(part.tokens)
             assert end <= room, (

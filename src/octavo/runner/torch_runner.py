@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.attention.backend import AttentionBackend
-from octavo.contract.batch import Batch, Logprobs, StepResult
+from octavo.contract.batch import Batch, Candidates, Logprobs, StepResult
 from octavo.errors import ConfigError
 from octavo.models.decoder import Decoder
 from octavo.models.exact import exact_row_tiles
@@ -36,7 +36,8 @@ class TorchRunner:
 
     deterministic: a token's logits have the same bits whether its prefix was reused or computed,
     whatever else is in the step and however the prompt was cut. Raises ConfigError if the backend
-    cannot promise that. Moves are reported as failed: there is no tier but the device.
+    cannot promise that, or cannot read what the arena stores. Moves are reported as failed: there
+    is no tier but the device.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class TorchRunner:
                 f"{type(backend).__name__} cannot give the same bits in every batch on "
                 f"{arena.device}; choose another backend or turn deterministic off"
             )
+        _check_formats(backend, arena)
         self.row_tiles = exact_row_tiles(decoder) if deterministic else ALL_AT_ONCE
         """In which row counts steps are computed; `sizes` is empty unless deterministic."""
         self._decoder = decoder
@@ -121,7 +123,7 @@ class TorchRunner:
         return result
 
     def _sample(self, work: Work, logits: Tensor, result: StepResult) -> None:
-        """Choose a token for each sample."""
+        """Choose a token, or find the likeliest ones, for each sample."""
         rows = logits.cpu().numpy()
         if len(rows) != len(work.samples):
             rows = rows[work.sample_rows]
@@ -129,6 +131,8 @@ class TorchRunner:
         for one, answer in zip(work.samples, chosen, strict=True):
             if isinstance(answer, Refused):
                 result.refused[one.seq] = answer.reason
+            elif isinstance(answer, Candidates):
+                result.candidates[one.seq] = answer
             else:
                 result.sampled[one.seq] = answer
 
@@ -145,6 +149,19 @@ class TorchRunner:
                 check_finite(row, f"the prompt of sequence {seq}")
                 named[seq].append(name_likely(row, target, top))
         result.scored.update({seq: tuple(rows) for seq, rows in named.items()})
+
+
+def _check_formats(backend: AttentionBackend, arena: Arena) -> None:
+    """Raise ConfigError if a backend cannot read what the arena stores."""
+    if backend.reads is None:
+        return
+    strange = {arena.layout.keys.name, arena.layout.values.name} - backend.reads
+    if strange:
+        raise ConfigError(
+            f"{type(backend).__name__} reads KV stored as {', '.join(sorted(backend.reads))}, not "
+            f"as {' or '.join(sorted(strange))}: choose one of these as kv_cache_dtype, or another "
+            "attention_backend"
+        )
 
 
 def _one_line(error: Exception) -> str:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from octavo.attention.backend import AttentionBackend, GroupInputs, StepInputs
-from octavo.contract.ids import BlockId
-from octavo.contract.layout import KVGroup, KVLayout
+from octavo.contract.formats import format_names
+from octavo.contract.ids import NO_BLOCK, BlockId
+from octavo.contract.layout import KVGroup, stored_layout
 from octavo.contract.model import ModelSpec
 from octavo.pages.arena import Arena
-from octavo.testing.tiny import tiny_spec
+from octavo.pages.codecs import CODECS
+from octavo.testing.tiny import GARBAGE, tiny_spec
 
 MakeBackend: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
 Text: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -62,14 +64,19 @@ def step_inputs(
     )
 
 
-def exact_attention(text: Text) -> Tensor:
-    """Causal grouped-head attention of a whole text in float64: the oracle."""
+def exact_attention(text: Text, window: int | None = None) -> Tensor:
+    """Causal grouped-head attention of a whole text in float64: the oracle.
+
+    window: positions that a query sees, its own included.
+    """
     q, k, v = (part.double() for part in text)
     tokens, heads, width = q.shape
     k, v = (part.repeat_interleave(heads // part.shape[1], dim=1) for part in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) / width**0.5
-    future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-    weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    if window is not None:
+        hidden |= torch.ones(tokens, tokens, dtype=torch.bool).tril(-window)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, v)
 
 
@@ -78,38 +85,54 @@ def check_attention_backend(
 ) -> None:
     """Assert what `AttentionBackend` promises, over head shapes, block sizes and dtypes.
 
-    Exact within a stated tolerance; bit-equal whatever the placement of blocks; slots that were
-    never written are not read; slices of a step see each other's writes; groups use their own
-    tables; and if the backend says so, bits that do not depend on the batch.
+    Exact within a stated tolerance over what is stored, by lossy codecs too if it reads them;
+    bit-equal whatever the placement of blocks; slots that were never written are not read, nor is
+    what lies behind a window; slices of a step see each other's writes; groups use their own tables
+    and windows; and if the backend says so, bits that do not depend on the batch.
     """
     for dtype in dtypes:
-        for heads, kv_heads, width in ((4, 4, 8), (9, 3, 64), (8, 1, 16)):
+        for shape in ((4, 4, 8), (9, 3, 64), (8, 1, 16)):
             for block_size in (1, 4, 16):
-                case = _Case(make, (heads, kv_heads, width), block_size, dtype, device)
-                case.check()
+                _Case(make, shape, block_size, (dtype, dtype), device).check()
+        # Smaller than a block, as large as one, as tiles often are, larger than the text.
+        for window in (1, 7, 16, 64, 500):
+            for block_size in (1, 16) if window < 64 else (16,):
+                _Case(make, (4, 2, 16), block_size, (dtype, dtype), device, window).check()
+    for stored in ("int8", "float32/int8", "int8/bfloat16"):
+        for shape in ((9, 3, 64), (4, 1, 6)):
+            for block_size in (1, 16):
+                _Case(make, shape, block_size, ("float32", stored), device).check_if_read()
     _check_groups(make, device)
 
 
 class _Case:
-    """One shape of heads, one block size, one dtype."""
-
-    lengths = (70, 1, 33)
-    cuts = ((50, 1, 0), (19, 0, 32), (1, 0, 1))
+    """One shape of heads, one block size, one dtype and how it is stored, one window."""
 
     def __init__(
         self,
         make: MakeBackend,
         shape: tuple[int, int, int],
         block_size: int,
-        dtype: str,
+        dtypes: tuple[str, str],
         device: str,
+        window: int | None = None,
     ) -> None:
         self.make = make
         self.shape = shape
         self.block_size = block_size
-        self.dtype = dtype
+        self.dtype, self.stored = dtypes
         self.device = device
-        self.name = f"heads {shape}, block size {block_size}, {dtype}"
+        self.window = window
+        self.lengths, self.cuts = (70, 1, 33), ((50, 1, 0), (19, 0, 32), (1, 0, 1))
+        self.name = f"heads {shape}, block size {block_size}, {self.dtype} as {self.stored}"
+        if window is not None:
+            self.lengths, self.cuts = (150, 1, 33), ((50, 1, 0), (99, 0, 32), (1, 0, 1))
+            self.name += f", window {window}"
+
+    def check_if_read(self) -> None:
+        reads = self._backend(1)[0].reads
+        if reads is None or reads.issuperset(format_names(self.stored)):
+            self.check()
 
     def check(self) -> None:
         texts = self._draw()
@@ -120,8 +143,11 @@ class _Case:
         elsewhere = self._run(texts, shuffled, pool)
         for number, (rows, text) in enumerate(zip(in_order, texts, strict=True)):
             where = f"{self.name}, text {number}"
-            assert torch.isfinite(rows).all(), f"{where}: a slot that was never written was read"
-            error = (rows.double().cpu() - exact_attention(text)).abs().max().item()
+            assert torch.isfinite(rows).all(), (
+                f"{where}: a slot was read that was never written, or lies behind the window"
+            )
+            truth = exact_attention(self._read_back(text), self.window)
+            error = (rows.double().cpu() - truth).abs().max().item()
             assert error <= TOLERANCE[self.dtype], f"{where}: differs by {error} from exact"
             assert torch.equal(rows, elsewhere[number]), f"{where}: placement changes the result"
         self._check_company(texts, in_order, pool)
@@ -137,7 +163,18 @@ class _Case:
 
         return [(part(n, heads), part(n, kv_heads), part(n, kv_heads)) for n in self.lengths]
 
-    def _backend(self, pool: int) -> AttentionBackend:
+    def _read_back(self, text: Text) -> Text:
+        """Return a text as memory gives it back."""
+        keys, values = (CODECS[name]() for name in format_names(self.stored))
+        q, k, v = text
+        width = self.shape[2]
+        return (
+            q,
+            keys.decode(keys.encode(k), width),
+            values.decode(values.encode(v), width),
+        )
+
+    def _backend(self, pool: int) -> tuple[AttentionBackend, Arena]:
         heads, kv_heads, width = self.shape
         group = KVGroup(
             name="full",
@@ -145,11 +182,12 @@ class _Case:
             kv_heads=kv_heads,
             head_dim=width,
             block_size=self.block_size,
+            window=self.window,
         )
-        arena = Arena(KVLayout(groups=(group,), dtype=self.dtype), pool, device=self.device)
-        arena.blocks(0).fill_(float("nan"))
+        arena = Arena(stored_layout((group,), self.stored), pool, device=self.device)
+        arena.raw.fill_(GARBAGE)
         spec = tiny_spec(num_heads=heads, num_kv_heads=kv_heads, head_dim=width)
-        return self.make(arena, spec)
+        return self.make(arena, spec), arena
 
     def _run(
         self,
@@ -159,7 +197,7 @@ class _Case:
         cuts: Iterable[tuple[int, ...]] | None = None,
     ) -> list[Tensor]:
         """Feed texts step by step, all together; cuts[step][text] is how many tokens it gets."""
-        backend = self._backend(pool)
+        backend, arena = self._backend(pool)
         free = iter(order)
         size = self.block_size
         tables = [[next(free) for _ in range(-(-len(q) // size))] for q, _, _ in texts]
@@ -168,6 +206,8 @@ class _Case:
         for cut in self.cuts if cuts is None else cuts:
             chosen = [i for i, count in enumerate(cut) if count]
             starts, lengths = [done[i] for i in chosen], [cut[i] for i in chosen]
+            for i in chosen:
+                self._lose_what_is_behind(tables[i], done[i], arena)
             backend.plan(
                 step_inputs(starts, lengths, [[tables[i] for i in chosen]], [size], self.device)
             )
@@ -182,8 +222,19 @@ class _Case:
                 done[i] += len(piece)
         return [torch.cat(rows) for rows in outputs]
 
+    def _lose_what_is_behind(self, table: list[BlockId], start: int, arena: Arena) -> None:
+        """Spoil the blocks behind the window of a query, and forget all but the last of them."""
+        if self.window is None:
+            return
+        gone = max(0, start - self.window + 1) // self.block_size
+        for index, block in enumerate(table[:gone]):
+            if block != NO_BLOCK:
+                arena.raw[block] = GARBAGE
+            if index < gone - 1:
+                table[index] = NO_BLOCK
+
     def _check_company(self, texts: list[Text], together: list[Tensor], pool: int) -> None:
-        if not self._backend(pool).batch_invariant:
+        if not self._backend(pool)[0].batch_invariant:
             return
         for number, text in enumerate(texts):
             (alone,) = self._run([text], list(range(pool)), pool, [(len(text[0]),)])
@@ -193,7 +244,7 @@ class _Case:
 
     def _check_shared_blocks(self, text: Text, truth: Tensor, pool: int) -> None:
         """A slice reads what another slice of the same step writes into shared blocks."""
-        backend, size = self._backend(pool), self.block_size
+        (backend, _), size = self._backend(pool), self.block_size
         cut = 16
         shared = list(range(cut // size))
         own = list(range(cut // size, -(-(cut + 1) // size)))
@@ -208,12 +259,11 @@ class _Case:
 
 
 def _check_groups(make: MakeBackend, device: str) -> None:
-    """Layers of each KV group go through the table of their group."""
-    near = KVGroup(name="near", layers=(0, 2), kv_heads=2, head_dim=8, block_size=4)
+    """Layers of each KV group go through the table of their group, and see its window."""
+    near = KVGroup(name="near", layers=(0, 2), kv_heads=2, head_dim=8, block_size=4, window=3)
     far = KVGroup(name="far", layers=(1,), kv_heads=2, head_dim=8, block_size=8)
-    arena = Arena(KVLayout(groups=(near, far), dtype="float32"), 20, device=device)
-    for group in (0, 1):
-        arena.blocks(group).fill_(float("nan"))
+    arena = Arena(stored_layout((near, far), "float32"), 20, device=device)
+    arena.raw.fill_(GARBAGE)
     backend = make(arena, tiny_spec(num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8))
     source = torch.Generator().manual_seed(0)
     texts: list[Text] = [
@@ -229,5 +279,8 @@ def _check_groups(make: MakeBackend, device: str) -> None:
         backend.write(layer, k.to(device), v.to(device))
     for layer, text in enumerate(texts):
         rows = backend.run(layer, text[0].to(device))
-        error = (rows.double().cpu() - exact_attention(text)).abs().max().item()
-        assert error <= TOLERANCE["float32"], f"layer {layer} does not use its group's table"
+        window = far.window if layer in far.layers else near.window
+        error = (rows.double().cpu() - exact_attention(text, window)).abs().max().item()
+        assert error <= TOLERANCE["float32"], (
+            f"layer {layer} does not use its group's table and window"
+        )

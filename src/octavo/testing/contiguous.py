@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from octavo.attention.backend import StepInputs
+from octavo.contract.model import ModelSpec
 
 _KEYS = 64
 _COPIES = 16
@@ -14,11 +15,13 @@ _COPIES = 16
 class ContiguousAttention:
     """Attention of one text that keeps its keys and values in order, without blocks or tables.
 
-    It follows the arithmetic stated in `kernels.reference`, one query at a time. A second text
-    needs a second object: steps of several slices are refused.
+    It follows the arithmetic stated in `kernels.reference`, one query at a time; what lies behind
+    a window is kept and masked. A second text needs a second object: steps of several slices are
+    refused.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
+        self._windows = dict.fromkeys(spec.window_layers, spec.window)
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._start = 0
@@ -27,6 +30,11 @@ class ContiguousAttention:
     def batch_invariant(self) -> bool:
         """True: there is never a batch."""
         return True
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """None: the arena is not used."""
+        return None
 
     def plan(self, inputs: StepInputs) -> None:
         """Note where the step's tokens stand."""
@@ -42,15 +50,16 @@ class ContiguousAttention:
     def run(self, layer: int, q: Tensor) -> Tensor:
         """Attend, one query after the other."""
         keys, values = self._keys[layer], self._values[layer]
+        window = self._windows.get(layer)
         rows = [
-            _attend_one(query, keys[: self._start + i + 1], values[: self._start + i + 1])
-            for i, query in enumerate(q)
+            _attend_one(query, keys[:end], values[:end], window)
+            for end, query in enumerate(q, start=self._start + 1)
         ]
         return torch.stack(rows).to(q.dtype)
 
 
-def _attend_one(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attend with one query to everything given: [heads, head_dim] → the same shape, float32."""
+def _attend_one(query: Tensor, keys: Tensor, values: Tensor, window: int | None) -> Tensor:
+    """Attend with the last position's query: [heads, head_dim] → the same shape, float32."""
     length, kv_heads, head_dim = keys.shape
     scaled = query.float() * head_dim**-0.5
     # A product of many equal rows, because one row alone may have other bits.
@@ -63,6 +72,9 @@ def _attend_one(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     scores = [rows @ part for part in wide_keys.chunk(tiles, dim=2)]
     if missing:
         scores[-1][..., _KEYS - missing :] = -torch.inf
+    if window is not None:
+        for number, score in enumerate(scores):
+            score[..., : max(length - window - number * _KEYS, 0)] = -torch.inf
     peak = torch.cat(scores, dim=2).max(dim=2, keepdim=True).values
     below, above = torch.zeros_like(peak), torch.zeros_like(rows)
     for score, part in zip(scores, wide_values.chunk(tiles, dim=1), strict=True):

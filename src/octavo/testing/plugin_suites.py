@@ -22,6 +22,12 @@ def _check_attention(make: Any) -> None:
     check_attention_backend(make)
 
 
+def _check_codec(make: Any) -> None:
+    from octavo.testing.codecs import check_codec
+
+    check_codec(make)
+
+
 def _check_family(row: Any) -> None:
     from octavo.models.families import Family
 
@@ -30,6 +36,7 @@ def _check_family(row: Any) -> None:
 
 SUITES: dict[str, Callable[[Any], None]] = {
     "octavo.eviction": check_eviction_policy,
+    "octavo.codecs": _check_codec,
     "octavo.attention": _check_attention,
     "octavo.orders": check_order,
     "octavo.reservations": check_reservation,

@@ -33,6 +33,8 @@ def check_runner(
     _a_third_step_in_flight_is_refused(make_runner())
     _exactly_the_tokens_asked_for_are_sampled(make_runner())
     _log_probabilities_come_if_asked_for(make_runner())
+    _candidates_come_instead_of_a_token(make_runner())
+    _a_beam_goes_on_from_a_fork(make_runner)
     _a_prompt_is_scored_target_by_target(make_runner())
     _a_text_that_is_looked_back_at_goes_on(make_runner())
     _a_step_without_slices_is_a_step(make_runner())
@@ -48,6 +50,10 @@ def check_runner(
 
 def _sample(*seqs: SeqId) -> tuple[Sample, ...]:
     return tuple(Sample(seq, 0, GREEDY) for seq in seqs)
+
+
+def _beam(seq: SeqId, count: int) -> Sample:
+    return Sample(seq, 0, SamplingParams(use_beam_search=True, max_tokens=None), candidates=count)
 
 
 def _slice(
@@ -132,6 +138,55 @@ def _log_probabilities_come_if_asked_for(runner: ModelRunner) -> None:
     named = result.sampled[1].logprobs
     assert named is not None, "log-probabilities were asked for"
     assert named.ids == (result.sampled[1].token,), f"the sampled token alone, got {named.ids}"
+    runner.close()
+
+
+def _candidates_come_instead_of_a_token(runner: ModelRunner) -> None:
+    result = _run(
+        runner,
+        1,
+        _slice(0, TEXT, blocks=(0, 1), samples=(_beam(0, 2),)),
+        _slice(1, TEXT, blocks=(2, 3)),
+        _slice(2, TEXT, blocks=(4, 5), samples=(_beam(2, 5),)),
+    )
+    assert set(result.candidates) == {0, 2}, (
+        f"sequences 0 and 2 ask for candidates, got {set(result.candidates)}"
+    )
+    assert set(result.sampled) == {1}, "what asks for candidates gets no token"
+    few, many = result.candidates[0], result.candidates[2]
+    assert (len(few.tokens), len(many.tokens)) == (2, 5), "as many candidates as are asked for"
+    assert len(set(many.tokens)) == 5, f"a token twice among {many.tokens}"
+    ranked = sorted(zip([-value for value in many.logprobs], many.tokens, strict=True))
+    assert [token for _, token in ranked] == list(many.tokens), (
+        f"candidates come best first, ties by ascending id, got {many}"
+    )
+    assert few.tokens == many.tokens[:2], "fewer candidates of one text must be the first of more"
+    runner.close()
+
+
+def _a_beam_goes_on_from_a_fork(make_runner: MakeRunner) -> None:
+    """A beam branches: a new sequence is told its text and goes on with a token of its own."""
+    params = SamplingParams(use_beam_search=True, max_tokens=None, repetition_penalty=2.0)
+
+    def beam(seq: SeqId) -> tuple[Sample, ...]:
+        return (Sample(seq, 0, params, len(TEXT), candidates=3),)
+
+    runner = make_runner()
+    _run(runner, 1, _slice(0, TEXT, blocks=(0, 1), samples=beam(0)))
+    branch = _slice(7, (3,), start=len(TEXT), blocks=(0, 2), samples=beam(7))
+    result = _run(
+        runner,
+        2,
+        _slice(0, (2,), start=len(TEXT), kept=2, samples=beam(0)),
+        msgspec.structs.replace(branch, past=TEXT),
+        copies=(Copy(1, 2),),
+    )
+    for seq, token in ((0, 2), (7, 3)):
+        alone = make_runner()
+        whole = _slice(seq, (*TEXT, token), blocks=(0, 1), samples=beam(seq))
+        truth = _run(alone, 1, whole).candidates[seq]
+        alone.close()
+        assert result.candidates[seq].tokens == truth.tokens, f"beam {seq} read another text"
     runner.close()
 
 

@@ -24,6 +24,9 @@ from octavo.runner.torch_runner import TorchRunner
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 
+GARBAGE = 0xFF
+"""A byte that, repeated, reads as NaN in every float format."""
+
 MakeBackend = Callable[[Arena, ModelSpec], AttentionBackend]
 
 
@@ -93,18 +96,23 @@ class RandomWeights:
 class Hand:
     """Feeds a runner by hand: tables without sharing, one block after the other.
 
-    Written by its own methods. `placement` is the order in which blocks are given out.
+    Written by its own methods. `placement` is the order in which blocks are given out. Blocks that
+    fall behind a window are given to `discard` and then given out again.
     """
 
     runner: TorchRunner
     layout: KVLayout
     placement: list[BlockId]
+    discard: Callable[[BlockId], object] | None = None
+    """Spoils a block; None: blocks are kept to the end, so that texts may share them."""
     logits: dict[SeqId, list[Tensor]] = field(default_factory=dict)
     """Per sequence, the logits of each step that sampled for it: [vocab_size] each."""
     texts: dict[SeqId, list[int]] = field(default_factory=dict)
     tables: dict[SeqId, tuple[list[BlockId], ...]] = field(default_factory=dict)
     written: dict[SeqId, int] = field(default_factory=dict)
     _sent: dict[SeqId, list[int]] = field(default_factory=dict)
+    _gone: dict[SeqId, list[int]] = field(default_factory=dict)
+    """Per sequence and group, how many blocks at the front of the table are somebody else's."""
     _step: int = 0
 
     def observe(self, batch: Batch, logits: Tensor) -> None:
@@ -119,6 +127,7 @@ class Hand:
         self.tables[seq] = tuple([] for _ in self.layout.groups)
         self.written[seq] = 0
         self._sent[seq] = [0 for _ in self.layout.groups]
+        self._gone[seq] = [0 for _ in self.layout.groups]
         if like is not None:
             unit = max(self.layout.block_sizes)
             shared = min(self.written[like], len(self.texts[seq]) - 1) // unit * unit
@@ -157,7 +166,21 @@ class Hand:
         assert result.error is None, result.error
         for seq, one in result.sampled.items():
             self.texts[seq].append(one.token)
+        if self.discard is not None:
+            for part in slices:
+                self._give_back(part.seq, self.discard)
         return result
+
+    def _give_back(self, seq: SeqId, discard: Callable[[BlockId], object]) -> None:
+        """Free the blocks that no later query of a text sees; its table keeps their ids."""
+        for number, group in enumerate(self.layout.groups):
+            if group.window is None:
+                continue
+            first = max(0, self.written[seq] - group.window + 1) // group.block_size
+            for block in self.tables[seq][number][self._gone[seq][number] : first]:
+                discard(block)
+                self.placement.append(block)
+            self._gone[seq][number] = max(first, self._gone[seq][number])
 
     def generate(self, seq: SeqId, new_tokens: int, *, chunks: Iterable[int] = ()) -> list[int]:
         """Compute what is missing of a text, in chunks, then decode; returns the new tokens."""
@@ -182,13 +205,17 @@ def hand_for(
     deterministic: bool = False,
     placement: list[BlockId] | None = None,
     backend: MakeBackend = reference_backend,
+    reuse: bool = False,
 ) -> Hand:
-    """Put a decoder behind a runner, and a hand before it; untouched memory reads as NaN."""
+    """Put a decoder behind a runner, and a hand before it; untouched memory reads as NaN.
+
+    dtype: of KV, such as float32 or int8. reuse: blocks that fall behind a window are filled with
+    NaN and given out again.
+    """
     layout = kv_layout(decoder.spec, block_size=block_size, dtype=dtype)
     arena = Arena(layout, num_blocks, device=decoder.device)
     # Garbage must never matter: fill memory with what would spread if it were read.
-    for group in range(len(layout.groups)):
-        arena.blocks(group).fill_(float("nan"))
+    arena.raw.fill_(GARBAGE)
     hand: Hand
 
     def observe(batch: Batch, logits: Tensor) -> None:
@@ -201,10 +228,21 @@ def hand_for(
         deterministic=deterministic,
         on_logits=observe,
     )
-    hand = Hand(runner, layout, list(range(num_blocks)) if placement is None else placement)
+    hand = Hand(
+        runner,
+        layout,
+        list(range(num_blocks)) if placement is None else placement,
+        discard=(lambda block: arena.raw[block].fill_(GARBAGE)) if reuse else None,
+    )
     return hand
 
 
-def tiny_decoder(spec: ModelSpec | None = None, *, seed: int = 0) -> Decoder:
-    """Build a tiny random decoder in float32 on the CPU."""
-    return load_decoder(RandomWeights(spec or tiny_spec(), seed))
+def tiny_decoder(
+    spec: ModelSpec | None = None,
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> Decoder:
+    """Build a tiny random decoder."""
+    return load_decoder(RandomWeights(spec or tiny_spec(), seed), dtype=dtype, device=device)

@@ -1,1 +1,1 @@
-"""An eviction policy and an attention backend for octavo."""
+"""An eviction policy, an attention backend and a KV codec for octavo."""

@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention.backend import StepInputs
 from octavo.contract.model import ModelSpec
-from octavo.kernels.reference import gather_kv, write_kv
+from octavo.kernels.reference import first_seen
 from octavo.pages.arena import Arena
 
 
@@ -29,6 +29,11 @@ class SdpaAttention:
         """False: torch's kernel chooses its code by the shape of the slice."""
         return False
 
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """None: every codec, since planes decode what is read from them."""
+        return None
+
     def plan(self, inputs: StepInputs) -> None:
         """Keep the step's tables."""
         self._inputs = inputs
@@ -38,14 +43,16 @@ class SdpaAttention:
         assert self._inputs is not None, "write before plan"
         number, index = self._home[layer]
         where = self._inputs.groups[number]
-        write_kv(self._arena.pages(number, index), where.blocks, where.offsets, k, v)
+        self._arena.keys(number, index).write(where.blocks, where.offsets, k)
+        self._arena.values(number, index).write(where.blocks, where.offsets, v)
 
     def run(self, layer: int, q: Tensor) -> Tensor:
         """Attend: [tokens, heads, head_dim] → the same shape."""
         assert self._inputs is not None, "run before plan"
         number, index = self._home[layer]
         where = self._inputs.groups[number]
-        pages = self._arena.pages(number, index)
+        planes = self._arena.keys(number, index), self._arena.values(number, index)
+        group = self._arena.layout.groups[number]
         outputs: list[Tensor] = []
         slices = zip(
             q.split(list(self._inputs.lengths)),
@@ -55,11 +62,17 @@ class SdpaAttention:
         )
         for queries, start, table_start in slices:
             end = start + len(queries)
-            blocks = -(-end // self._arena.layout.groups[number].block_size)
+            blocks = -(-end // group.block_size)
             table = where.tables[table_start : table_start + blocks]
-            keys, values = gather_kv(pages, table, end)
-            positions = torch.arange(end, device=q.device)
-            visible = positions <= positions[start:, None]
+            # What lies behind the first query's window may be gone already.
+            first = first_seen(start, group.window)
+            positions = torch.arange(first, end, device=q.device)
+            slots = table[positions // group.block_size], positions % group.block_size
+            keys, values = (plane.read(*slots).to(q.dtype) for plane in planes)
+            behind = positions[start - first :, None] - positions
+            visible = behind >= 0
+            if group.window is not None:
+                visible &= behind < group.window
             attended = scaled_dot_product_attention(
                 queries.transpose(0, 1)[None],
                 keys.transpose(0, 1)[None],
