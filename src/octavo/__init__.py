@@ -5,10 +5,12 @@ Names resolve on first use, so that importing the package (or only its deciding 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+"""As `typing` has it, whose import takes most of the time before a command can meet Ctrl-C."""
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from octavo.async_llm import AsyncLLM
     from octavo.contract.sampling import SamplingParams
     from octavo.errors import (
@@ -55,4 +57,6 @@ def __getattr__(name: str) -> Any:  # any public object of the package
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(home), name)

@@ -83,7 +83,7 @@ class RequestBuilder:
         )
         outputs = [
             CompletionOutput(index, logprobs=None if params.logprobs is None else [])
-            for index in range(params.n)
+            for index in range(params.choices)
         ]
         result = RequestOutput(request.id, text, ids, outputs)
         if params.prompt_logprobs is not None:
@@ -107,7 +107,28 @@ class RequestBuilder:
                     f"{name} is {count}, but the vocabulary has {size} tokens: "
                     f"ask for at most {size}, or for all with -1"
                 )
-        self._bad_words(params.bad_words)
+        if params.use_beam_search and 2 * params.choices > size:
+            raise RequestError(
+                f"beam_width is {params.choices}, but the vocabulary has {size} tokens, and a "
+                f"search needs two for each beam: lower beam_width to {size // 2} or less"
+            )
+        self._check_some_token_is_left(params)
+
+    def _check_some_token_is_left(self, params: SamplingParams) -> None:
+        words = self._bad_words(params.bad_words)
+        if params.allowed_token_ids is None:
+            return
+        allowed = f"allowed_token_ids is {list(params.allowed_token_ids)!r:.80}"
+        left = set(params.allowed_token_ids) - {word[0] for word in words if len(word) == 1}
+        if not left:
+            raise RequestError(
+                f"{allowed}, but bad_words bans every one: allow another token, or leave words out"
+            )
+        if params.min_tokens and left <= {*self._tokenizer.eos_token_ids, *params.stop_token_ids}:
+            raise RequestError(
+                f"{allowed}, but each of these ends the answer, and min_tokens is "
+                f"{params.min_tokens}: allow another token, or leave min_tokens out"
+            )
 
     def _bad_words(self, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
         """Return each word as tokens, as it stands at the start of a text and after a space.

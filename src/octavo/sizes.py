@@ -28,7 +28,7 @@ def parse_bytes(text: str, *, name: str) -> int:
     return size
 
 
-def parse_counts(text: str, *, name: str, least: int = 1) -> list[int]:
+def parse_counts(text: str, *, name: str, least: int = 1, most: int | None = None) -> list[int]:
     """Read whole numbers separated by commas. Raises ConfigError; `name` says whose."""
     counts: list[int] = []
     for part in text.split(","):
@@ -40,6 +40,8 @@ def parse_counts(text: str, *, name: str, least: int = 1) -> list[int]:
     low = [count for count in counts if count < least]
     if low:
         raise ConfigError(f"{name} must be at least {least}, got {low[0]}")
+    if most is not None and max(counts) > most:
+        raise ConfigError(f"{name} must be at most {most}, got {max(counts)}: give fewer")
     return counts
 
 
@@ -51,6 +53,20 @@ def show_bytes(count: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     return f"{size:.2f} PiB"
+
+
+def ask_bytes(count: int) -> str:
+    """Write a size that `parse_bytes` reads as at least so many bytes, as short as `show_bytes`."""
+    power = min((max(1, count).bit_length() - 1) // 10, 5)
+    if not power:
+        return str(count)
+    unit, name = 1024**power, "KMGTP"[power - 1] + "iB"
+    hundredths = -(-count * 100 // unit)
+    text = f"{hundredths // 100}.{hundredths % 100:02}".rstrip("0").rstrip(".") + name
+    try:
+        return text if parse_bytes(text, name="") >= count else str(count)
+    except ConfigError:  # rounded up beyond what can be asked for
+        return str(count)
 
 
 def _rounded(size: float) -> int:

@@ -120,10 +120,11 @@ def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch, capsys):
 BAD = [
     (["memory", "--reservation", "orca"], "reservation 'orca' is not one of on_demand, max"),
     (["memory", "--memory", "-12"], "--memory must be a size such as 12GiB"),
-    (["memory", "--memory", "1MB"], "give --memory at least 1677721600, or lower --max-length"),
+    (["memory", "--memory", "1MB"], "give --memory 1.57GiB, or lower --max-length"),
     (["memory", "--block-size", "0"], "--block-size must be at least 1, got 0"),
     (["memory", "--block-size", "8,x"], "--block-size must be whole numbers"),
     (["memory", "--n", "0"], "--n must be at least 1, got 0"),
+    (["memory", "--n", "1,65"], "--n must be at most 64, got 65"),
     (["memory", "--requests", "0"], "--requests must be at least 1, got 0"),
     (["memory", "--requests", "2"], "all 2 requests run at once"),
     (["memory", "--dtype", "int4"], "KV dtype 'int4' is not one of"),
@@ -140,6 +141,12 @@ BAD = [
     (["curve", "--bound", "0"], "--bound must be a positive number"),
     (["curve", "--duration", "-1"], "--duration must be a positive number"),
     (["curve", "--rates", "1,no"], "--rates must be positive numbers by commas, got 'no'"),
+    (["curve", "--seconds", "3"], "--seconds is for --real"),
+    (["curve", "--model", "x"], "--model is for --real"),
+    (["curve", "--device", "cpu"], "--device is for --real"),
+    (["curve", "--real", "--memory", "1GiB"], "--memory is for the simulation"),
+    (["curve", "--real", "--max-num-seqs", "3"], "--max-num-seqs is for the simulation"),
+    (["curve", "--real", "--model", ""], "the model is ''"),
     (["curve", "--real", "--model", "no/such/model"], "there is no model at no/such/model"),
 ]
 
@@ -163,6 +170,44 @@ def test_an_empty_trace_is_one_line_and_exit_status_2(tmp_path, capsys):
 
     assert run(["bench", "memory", "--trace", str(path)]) == 2
     assert "holds no request" in capsys.readouterr().err
+
+
+def test_a_real_model_is_measured_with_texts_up_to_its_context(tiny_gguf, capsys):
+    few = ["--model", str(tiny_gguf), "--seconds", "0.2", "--requests", "200"]
+    assert run(["bench", "curve", "--real", *few, "--json"]) == 0
+
+    captured = capsys.readouterr()
+    got = json.loads(captured.out)
+    assert captured.err.startswith("octavo: texts are up to 512 tokens, the context of tiny.gguf")
+    assert got["pool"]["max_length"] == 512
+    assert [row["reservation"] for row in got["rows"]] == ["max", "on_demand"]
+
+
+def test_a_real_model_is_measured_with_texts_as_long_as_asked_for(tiny_gguf, capsys):
+    few = ["--model", str(tiny_gguf), "--seconds", "0.2", "--requests", "200"]
+    got = document(capsys, "curve", "--real", *few, "--max-length", "64")
+
+    assert got["pool"]["max_length"] == 64
+    assert got["config"]["device"] == "auto"
+
+
+@pytest.mark.parametrize("length", ["1", "513"])
+def test_a_length_beyond_the_context_of_a_real_model_is_refused(tiny_gguf, capsys, length):
+    given = ["--model", str(tiny_gguf), "--max-length", length]
+
+    assert run(["bench", "curve", "--real", *given]) == 2
+    assert f"--max-length must be from 2 to 512, the context of tiny.gguf, got {length}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_real_model_with_windows_is_refused(tmp_path, capsys):
+    from tiny_families import make_model
+
+    make_model("gemma3", tmp_path)
+
+    assert run(["bench", "curve", "--real", "--model", str(tmp_path)]) == 2
+    assert "has layers with a window" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("rule", ["max", "on_demand"])

@@ -47,6 +47,10 @@ def test_the_means_are_those_of_the_paper():
     ("name", "text"),
     [
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023,374,44\n2023,9000,5\n"),
+        ("p.csv", "prompt_tokens,output_tokens\n374,44\n9000,5\n"),
+        ("i.csv", "id,input_tokens,output_tokens\n1,374,44\n2,9000,5\n"),
+        ("i.jsonl", '{"input_tokens":374,"output_tokens":44}\n'
+                    '{"input_tokens":9000,"output_tokens":5}\n'),
         ("v.csv", "num_prefill_tokens,num_decode_tokens\n374,44\n9000,5\n"),
         ("s.jsonl", '{"input_toks":374,"output_toks":44}\n\n{"input_toks":9000,"output_toks":5}'),
         ("m.jsonl", '{"input_length":374,"output_length":44}\n'
@@ -79,12 +83,14 @@ BROKEN = [
     ("e.csv", b"", "holds no request"),
     ("h.csv", b"ContextTokens,GeneratedTokens\n", "holds no request"),
     ("e.jsonl", b"\n\n", "holds no request"),
-    ("x.csv", b"a,b\n1,2\n", "line 2 has no lengths; known names"),
+    ("x.csv", b"a,b\n1,2\n", "line 2 has no lengths: the names found are 'a', 'b'; rename"),
     ("n.csv", b"ContextTokens,GeneratedTokens\n3,many\n", "GeneratedTokens must be a whole number"),
     ("m.csv", b"ContextTokens,GeneratedTokens\n3,-1\n", "GeneratedTokens must be a whole number"),
     ("s.csv", b"ContextTokens,GeneratedTokens\n3\n", "GeneratedTokens must be a whole number"),
     ("j.jsonl", b'{"input_toks": 1', "line 1 is not JSON"),
     ("l.jsonl", b"[1, 2]", "line 1 has no lengths"),
+    ("o.jsonl", b"{}", "the names found are none; .*ContextTokens and GeneratedTokens"),
+    ("w.csv", b",".join(b"c%d" % i for i in range(99)) + b"\n1\n", "'c11', …; rename"),
     ("z.csv.gz", b"no gzip", "cannot read"),
     ("t.csv.gz", gzip.compress(b"ContextTokens" * 99)[:20], "cannot read"),
     ("u.csv", "früh".encode("latin-1"), "is not UTF-8 at byte 2"),

@@ -32,6 +32,13 @@ def test_each_line_is_answered_until_the_end_of_input(tiny_gguf):
     assert done.stdout.count("\n") >= 2
 
 
+def test_where_and_how_a_chat_runs_can_be_said(tiny_gguf):
+    flags = ("--device", "cpu", "--kv-cache-dtype", "int8", "--scheduling-policy", "fcfs")
+    done = chat(tiny_gguf, "hello\n", "--max-tokens", "4", *flags)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_exit_ends_the_chat_and_reset_forgets(tiny_gguf):
     options = ("--max-tokens", "6", "--temperature", "0")
     once = chat(tiny_gguf, "hello\n/exit\nnot read\n", *options)
@@ -118,7 +125,7 @@ def test_doctor_json_names_each_check_with_its_remedy(capsys):
 def test_doctor_without_torch_says_how_to_get_it(monkeypatch, capsys):
     from importlib.metadata import PackageNotFoundError
 
-    from octavo import cli_doctor
+    from octavo.cli import doctor as cli_doctor
 
     def version(package: str) -> str:
         if package == "torch":

@@ -12,7 +12,8 @@ SHAPE = ["--layers", "80", "--kv-heads", "8", "--head-dim", "128"]
 KEYS = {
     "kv_bytes_per_token", "groups", "weights_bytes", "workspace_bytes", "graph_bytes",
     "kv_pool_bytes", "blocks", "tokens", "context_tokens", "requests", "kv_bytes_per_request",
-    "kv_bytes_all_requests", "max_concurrent_requests", "fits", "advice", "prefill_rate_per_s",
+    "kv_bytes_all_requests", "kv_bytes_peak_per_request", "memory_needed_bytes",
+    "max_concurrent_requests", "fits", "advice", "prefill_rate_per_s",
     "egress_bits_per_s", "cost_per_million_tokens", "fleet",
 }  # fmt: skip
 
@@ -32,6 +33,7 @@ def test_json_is_one_document_with_the_documented_keys(capsys):
         {
             "name": "full", "layers": 80, "kv_heads": 8, "head_dim": 128, "window": None,
             "block_size": 16, "block_bytes": 5_242_880, "kv_bytes_per_token": 327_680,
+            "kv_bytes_per_request": 1_342_177_280,
         }
     ]  # fmt: skip
     assert document["fits"] is True
@@ -74,7 +76,7 @@ def test_an_impossible_plan_ends_well_and_says_what_would_help(capsys):
     assert run(["plan", *SHAPE, "--context", "4096", "--memory", "1GB"]) == 0
 
     out = capsys.readouterr().out
-    assert "it would fit with --memory 1342177280: room for 1 request" in out
+    assert "it would fit with --memory 1.25GiB: room for 1 request" in out
     assert "it would fit with --context 3040:" in out
 
 
@@ -92,7 +94,22 @@ def test_a_price_without_a_throughput_says_what_is_missing(capsys):
     assert "give --throughput" in capsys.readouterr().err
 
 
+def test_advice_can_be_pasted(capsys):
+    arguments = [*SHAPE, "--context", "5000", "--requests", "7"]
+    advice = plan_json(capsys, *arguments, "--memory", "3GB")["advice"]
+
+    for line in advice:
+        flags = line.partition(":")[0].split()
+        assert plan_json(capsys, *arguments, "--memory", "3GB", *flags)["fits"], line
+
+
 BAD = [
+    ([""], "the model is '': give a path, a known name or a hub id"),
+    (["src"], "src is a folder without config.json"),
+    ([*SHAPE, "--heads", "7"], "--heads is 7 and --kv-heads 8"),
+    ([*SHAPE, "--heads", "12"], "--heads is 12 and --kv-heads 8"),
+    ([*SHAPE, "--heads", "0"], "--heads must be from 1"),
+    (["x", "--heads", "12"], "a model or a shape"),
     (["--layers", "80"], "a shape needs --layers, --kv-heads (or --heads) and --head-dim"),
     (["no/such/model"], "there is no model at no/such/model"),
     (["x", *SHAPE], "a model or a shape"),
@@ -100,7 +117,7 @@ BAD = [
     ([*SHAPE, "--memory", "0"], "--memory must be between 1 byte and 2^63"),
     ([*SHAPE, "--memory", "12 parsecs"], "--memory must be a size such as 12GiB"),
     ([*SHAPE, "--memory", "1e400GB"], "--memory must be"),
-    ([*SHAPE, "--dtype", "int3"], "--dtype 'int3' is not auto or one of"),
+    ([*SHAPE, "--dtype", "int3"], "--dtype 'int3' is not one of"),
     ([*SHAPE, "--context", "1"], "--context must be at least 2 tokens"),
     ([*SHAPE, "--requests", "0"], "--requests must be at least 1"),
     ([*SHAPE, "--block-size", "0"], "--block-size must be at least 1"),

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from octavo.build import pool_blocks
 from octavo.config import EngineConfig
 from octavo.contract.layout import kv_layout
+from octavo.contract.model import ModelSpec
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import open_checkpoint
 from octavo.planner.cost import Price, read_throughput
 from octavo.planner.plan import Wish, advise, make_plan
-from octavo.planner.subject import Shape, model_subject, shape_subject
+from octavo.planner.show import plan_table
+from octavo.planner.subject import Shape, Subject, model_subject, shape_subject
+from octavo.sizes import ask_bytes, parse_bytes
 
 GB = 10**9
 GIB = 2**30
@@ -142,14 +148,16 @@ FIELDS = {
     "--requests": "requests",
     "--context": "context_tokens",
     "--dtype": "dtype",
+    "--block-size": "block_size",
 }
 
 
 def follow(wish: dict, line: str) -> dict:
     """Apply one line of advice, "--flag value [--flag value]: why", to a wish."""
     words = line.split(":")[0].split()
+    read = {"--dtype": str, "--memory": partial(parse_bytes, name="--memory")}
     pairs = zip(words[::2], words[1::2], strict=True)
-    return wish | {FIELDS[f]: v if f == "--dtype" else int(v) for f, v in pairs}
+    return wish | {FIELDS[f]: read.get(f, int)(v) for f, v in pairs}
 
 
 IMPOSSIBLE = [
@@ -158,6 +166,10 @@ IMPOSSIBLE = [
     {"memory_bytes": 1 * GB, "context_tokens": 4096},
     {"memory_bytes": 1, "context_tokens": 2, "requests": 10**6},
     {"memory_bytes": 3 * GB, "context_tokens": 5000, "dtype": "float32"},
+    {"memory_bytes": 3 * GB, "context_tokens": 5000, "block_size": 512, "dtype": "float32"},
+    {"memory_bytes": 3 * GB, "context_tokens": 5000, "block_size": 10**6},
+    {"memory_bytes": 1 * GB, "context_tokens": 5000, "block_size": 10**6},
+    {"memory_bytes": 1 * GB, "context_tokens": 9, "requests": 4000, "block_size": 15},
 ]
 
 
@@ -183,16 +195,23 @@ def test_advice_names_every_way_out():
     ]  # fmt: skip
 
 
-def test_advice_asks_for_the_least_memory(tiny_gguf):
+def test_advice_asks_for_the_least_memory_rounded_up(tiny_gguf):
     subject = model_subject(tiny_gguf)
     wish = {"memory_bytes": 1000, "context_tokens": 64, "requests": 2}
     plan = advise(subject, Wish(**wish))
 
     (line,) = plan.advice
-    enough = follow(wish, line)
-    assert make_plan(subject, Wish(**enough)).fits
-    less = enough | {"memory_bytes": enough["memory_bytes"] - 1}
-    assert not make_plan(subject, Wish(**less)).fits
+    need = plan.memory_needed_bytes
+    assert need <= follow(wish, line)["memory_bytes"] < 1.01 * need
+    assert make_plan(subject, Wish(**wish | {"memory_bytes": need})).fits
+    assert not make_plan(subject, Wish(**wish | {"memory_bytes": need - 1})).fits
+
+
+@pytest.mark.parametrize("memory", [40 * GB, 1 * GB])
+def test_a_block_longer_than_a_request_is_the_first_thing_to_mend(memory):
+    plan = plan_for(LLAMA_70B, memory=memory, context_tokens=4096, block_size=10**6)
+
+    assert plan.advice[0].startswith("--block-size ")
 
 
 def test_a_context_beyond_the_models_own_does_not_fit_any_memory(tiny_gguf):
@@ -211,6 +230,87 @@ def test_where_one_flag_is_not_enough_the_advice_names_two(tiny_gguf):
     (line,) = advise(subject, Wish(**wish)).advice
     assert line.startswith("--context 512 --memory ")
     assert make_plan(subject, Wish(**follow(wish, line))).fits
+
+
+# ── windows ───────────────────────────────────────────────────────────────────────────────
+
+WINDOWED = ModelSpec(
+    family="llama", vocab_size=100, hidden_size=64, intermediate_size=64, num_layers=12,
+    num_heads=4, num_kv_heads=2, head_dim=16, context=10**6, norm_eps=1e-5, rope_theta=1e4,
+    tied_embeddings=True, window=512, window_layers=tuple(i for i in range(12) if i % 6 != 5),
+)  # fmt: skip
+"""Two layers that see everything, ten with a window: a group of the former, five of the latter."""
+
+WINDOWED_SUBJECT = Subject("windowed", WINDOWED, "bfloat16", WINDOWED.context, 0)
+BLOCK = 2 * 2 * 16 * 2 * 2 * 16
+"""Bytes: keys and values, two layers, 16 tokens, two heads, two bytes, 16 numbers."""
+
+
+def windowed_plan(memory=GIB, **wish):
+    return advise(WINDOWED_SUBJECT, Wish(memory_bytes=memory, **wish))
+
+
+def test_behind_a_window_a_long_request_holds_the_window_alone():
+    plan = windowed_plan(context_tokens=8192)
+
+    full, *windows = plan.groups
+    assert (full.window, full.kv_bytes_per_request) == (None, 512 * BLOCK)
+    assert [(group.window, group.kv_bytes_per_request) for group in windows] == [
+        (512, 32 * BLOCK)
+    ] * 5
+    assert plan.kv_bytes_per_request == (512 + 5 * 32) * BLOCK
+
+
+def test_the_first_request_needs_more_while_its_prompt_is_computed():
+    plan = windowed_plan(context_tokens=8192, step_tokens=2048)
+
+    # The window and a step, wherever they begin in a block.
+    assert plan.kv_bytes_peak_per_request == (512 + 5 * 161) * BLOCK
+
+
+def test_the_memory_that_windows_need_is_exact():
+    wish = {"context_tokens": 8192, "requests": 5}
+    need = windowed_plan(**wish).memory_needed_bytes
+
+    enough, short = windowed_plan(need, **wish), windowed_plan(need - 1, **wish)
+
+    assert (enough.fits, enough.max_concurrent_requests) == (True, 5)
+    assert (short.fits, short.max_concurrent_requests) == (False, 4)
+    assert need < 5 * enough.kv_bytes_peak_per_request + enough.workspace_bytes
+
+
+def test_the_table_names_windows_and_what_layers_with_them_hold():
+    console = Console(file=StringIO(), width=200)
+    console.print(plan_table(windowed_plan(context_tokens=8192)))
+
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text_of(console)]
+    assert ["10 layers that see 512 tokens", "1,280 bytes"] in rows
+    assert ["10 layers that see 512 tokens", "640.00 KiB"] in rows
+    assert ["2 layers that see everything", "2.00 MiB"] in rows
+    assert ["while its prompt is computed", "5.14 MiB"] in rows
+
+
+def text_of(console: Console) -> list[str]:
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("requests", [1, 5, 40])
+@pytest.mark.parametrize("context", [100, 3000, 8192, 10**6])
+def test_advice_on_a_model_with_windows_is_true(requests, context):
+    wish = {"memory_bytes": 40 << 20, "context_tokens": context, "requests": requests}
+    for line in advise(WINDOWED_SUBJECT, Wish(**wish)).advice:
+        assert make_plan(WINDOWED_SUBJECT, Wish(**follow(wish, line))).fits, line
+
+
+def test_the_longest_context_of_a_model_with_windows_is_exact():
+    memory, wish = 50 << 20, {"context_tokens": 10**5, "requests": 3}
+    line = next(one for one in windowed_plan(memory, **wish).advice if one.startswith("--context"))
+
+    longest = follow(wish, line)["context_tokens"]
+
+    for blocks in range(1, 9):
+        longer = wish | {"context_tokens": longest + 16 * blocks}
+        assert not windowed_plan(memory, **longer).fits
 
 
 # ── money ─────────────────────────────────────────────────────────────────────────────────
@@ -252,3 +352,24 @@ def test_throughput_is_a_number_or_the_slowest_work_of_a_record(tmp_path):
 def test_a_throughput_that_is_neither_is_refused(text):
     with pytest.raises(ConfigError, match="--throughput takes output tokens a second"):
         read_throughput(text)
+
+
+# ── sizes ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1, "1"), (1023, "1023"), (1024, "1KiB"), (1025, "1.01KiB"), (5 << 30, "5GiB"),
+        ((5 << 30) + 1, "5.01GiB"), (3 << 29, "1.5GiB"), (2**63 - 1, str(2**63 - 1)),
+    ],
+)  # fmt: skip
+def test_a_size_to_ask_for_is_short_and_never_too_small(count, text):
+    assert ask_bytes(count) == text
+    assert parse_bytes(text, name="--memory") >= count
+
+
+@pytest.mark.parametrize("power", range(63))
+def test_a_size_to_ask_for_is_at_most_a_hundredth_too_large(power):
+    for count in (2**power, 2**power + 1, 3 * 2**power // 2 + 7):
+        assert count <= parse_bytes(ask_bytes(count), name="") <= 1.011 * count

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from octavo.contract.layout import KVLayout, plain_layout
 from octavo.errors import ConfigError
+from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.policies.lru import Lru
 from octavo.memory.regions import RegionCache
@@ -15,6 +16,7 @@ from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS
 from octavo.sched.scheduler import Scheduler
+from octavo.sizes import ask_bytes, show_bytes
 
 _MOST = 100_000
 """Layers, heads and numbers in a head: far beyond any model."""
@@ -44,8 +46,8 @@ class PoolShape:
         if self.slots < self.max_length:
             need = self.max_length * self.layout(1).bytes_per_token
             raise ConfigError(
-                f"{self.num_bytes} bytes hold {self.slots} tokens, but one text may have "
-                f"{self.max_length}: give --memory at least {need}, or lower --max-length"
+                f"{show_bytes(self.num_bytes)} hold {self.slots} tokens, but one text may have "
+                f"{self.max_length}: give --memory {ask_bytes(need)}, or lower --max-length"
             )
 
     def layout(self, block_size: int) -> KVLayout:
@@ -110,7 +112,7 @@ def deciding_plane(
     layout = pool.layout(size)
     blocks = layout.blocks_in(pool.num_bytes)
     if rule.tokens is None:
-        cache: Cache = KVCacheManager((size,), (Tier("device", blocks, Lru()),))
+        cache: Cache = KVCacheManager(Groups((size,)), (Tier("device", blocks, Lru()),))
         pool_tokens = layout.capacity_tokens(blocks, limits.max_num_batched_tokens)
     else:
         regions = RegionCache(rule, blocks, block_size=1, longest=pool.max_length)

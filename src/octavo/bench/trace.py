@@ -6,8 +6,9 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from octavo.bench.workload import Workload, clip
 from octavo.errors import ConfigError
@@ -19,8 +20,11 @@ _COLUMNS = (
     ("input_length", "output_length"),
     ("Prompt Length", "Output Length"),
     ("prompt_tokens", "output_tokens"),
+    ("input_tokens", "output_tokens"),
 )
 """Names of prompt and output length: Azure, Vidur, LLMServingSim, Mooncake, AIBrix; and plain."""
+_SHOWN = 12
+"""Names that an error lists at most, of those found."""
 
 
 def read_trace(path: Path, *, requests: int | None, max_length: int) -> Workload:
@@ -84,12 +88,17 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _lengths(row: object, where: str) -> tuple[int, int]:
-    names: Iterable[str] = row if isinstance(row, dict) else ()
+    fields = cast("dict[object, object]", row) if isinstance(row, dict) else {}
     for pair in _COLUMNS:
-        if isinstance(row, dict) and set(pair) <= set(names):
-            return _count(row[pair[0]], pair[0], where), _count(row[pair[1]], pair[1], where)
+        if fields.keys() >= set(pair):
+            return _count(fields[pair[0]], pair[0], where), _count(fields[pair[1]], pair[1], where)
+    names = [repr(name) for name in fields]
+    found = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
     known = "; ".join(" and ".join(pair) for pair in _COLUMNS)
-    raise ConfigError(f"{where} has no lengths; known names: {known}")
+    raise ConfigError(
+        f"{where} has no lengths: the names found are {found or 'none'}; rename two of them to "
+        f"one of these pairs: {known}"
+    )
 
 
 def _count(value: object, name: str, where: str) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from octavo.contract.layout import ITEM_BYTES, KVLayout
+from octavo.contract.formats import ITEM_BYTES, find_formats
+from octavo.contract.layout import KVLayout
 from octavo.errors import ConfigError
 from octavo.planner.cost import Fleet, Price, plan_fleet
 from octavo.planner.subject import Subject
+from octavo.sizes import ask_bytes
 
 GRAPH_BYTES = 0
 """The executors of this version capture no graphs."""
@@ -18,6 +21,8 @@ SHAPE_CONTEXT = 4096
 """Tokens of a request if neither the wish nor the subject says."""
 
 _MOST_BYTES = 2**63
+_USUAL_BLOCK = 16
+"""Tokens. Smaller blocks are no advice: they save little and cost time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +59,8 @@ class Wish:
             raise ConfigError(
                 f"--prefill-rate must be positive requests a second, got {self.prefill_rate_per_s}"
             )
-        if self.dtype not in ("auto", *ITEM_BYTES):
-            raise ConfigError(
-                f"--dtype {self.dtype!r} is not auto or one of {', '.join(ITEM_BYTES)}"
-            )
+        if self.dtype != "auto":
+            find_formats(self.dtype, name="--dtype")
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +75,8 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     block_bytes: int
     kv_bytes_per_token: int
+    kv_bytes_per_request: int
+    """In whole blocks, those behind the window freed."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +102,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     model_context_tokens: int | None
     requests: int
     kv_bytes_per_request: int
-    """In whole blocks."""
+    """In whole blocks, those behind a window freed."""
+    kv_bytes_peak_per_request: int
+    """While its prompt is computed; more than the above only where there are windows."""
     kv_bytes_all_requests: int
+    memory_needed_bytes: int
+    """Weights, workspace and KV: all requests at their length, one of them at its peak."""
     max_concurrent_requests: int
     fits: bool
     advice: tuple[str, ...] = ()
@@ -125,18 +134,20 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     per_request = layout.held_blocks(context)
     # With windows, the request whose prompt is being computed holds more than in the long run.
     first = layout.peak_blocks(context, wish.step_tokens)
-    rate, request_bytes = wish.prefill_rate_per_s, per_request * layout.block_bytes
-    if wish.requests * request_bytes + taken >= _MOST_BYTES:
+    held = first + (wish.requests - 1) * per_request
+    need, request_bytes = taken + held * layout.block_bytes, per_request * layout.block_bytes
+    if need >= _MOST_BYTES:
         raise ConfigError(
             f"{wish.requests} requests of {context} tokens need 2^63 bytes or more: lower "
             "--requests, --context or --block-size"
         )
+    rate = wish.prefill_rate_per_s
     return Plan(
         model=subject.name,
         dtype=dtype,
         memory_bytes=wish.memory_bytes,
         kv_bytes_per_token=layout.bytes_per_token,
-        groups=_groups(layout),
+        groups=_groups(layout, context),
         weights_bytes=subject.weights_bytes,
         workspace_bytes=workspace,
         graph_bytes=GRAPH_BYTES,
@@ -147,9 +158,11 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
         model_context_tokens=subject.context,
         requests=wish.requests,
         kv_bytes_per_request=request_bytes,
+        kv_bytes_peak_per_request=first * layout.block_bytes,
         kv_bytes_all_requests=wish.requests * request_bytes,
+        memory_needed_bytes=need,
         max_concurrent_requests=max(0, (blocks - first) // per_request + 1),
-        fits=first + (wish.requests - 1) * per_request <= blocks and _within(context, subject.context),
+        fits=held <= blocks and _within(context, subject.context),
         prefill_rate_per_s=rate,
         egress_bits_per_s=None if rate is None else rate * 8 * request_bytes,
         cost_per_million_tokens=wish.price.per_million(),
@@ -167,8 +180,9 @@ def advise(subject: Subject, wish: Wish) -> Plan:
     if plan.fits:
         return plan
     changes = [one for one in _changes(subject, wish, plan) if make_plan(subject, one.wish).fits]
-    if not changes:
-        changes = [_shorter_with_memory(subject, wish)]
+    named = any("--block-size" in one.flags for one in changes)
+    if not changes or (_long_blocks(wish, plan) and not named):
+        changes.insert(0, _together(subject, wish, plan))
     advice = tuple(f"{one.flags}: {one.why}" for one in changes)
     return msgspec.structs.replace(plan, advice=advice)
 
@@ -182,45 +196,93 @@ class _Change:
 
 def _changes(subject: Subject, wish: Wish, plan: Plan) -> list[_Change]:
     """List changes of one flag that may help."""
-    changes = [_more_memory(wish, plan)]
+    blocks = _smaller_blocks(subject, wish, plan)
+    # A block longer than a whole request is the first thing to be mended.
+    long = _long_blocks(wish, plan)
+    changes = [*(blocks if long else ()), _more_memory(wish, plan)]
     if most := plan.max_concurrent_requests:
         changes.append(
             _Change(f"--requests {most}", "as many as fit", replace(wish, requests=most))
         )
-    layout = subject.layout(block_size=wish.block_size, dtype=plan.dtype)
-    longest = layout.capacity_tokens(plan.blocks // wish.requests, wish.step_tokens)
-    longest = min(longest, subject.context or longest)
+    longest = _longest_context(subject, wish, plan)
     if 2 <= longest < plan.context_tokens:
         other = replace(wish, context_tokens=longest)
         changes.append(_Change(f"--context {longest}", "the longest that fits", other))
-    smaller = [name for name in ITEM_BYTES if ITEM_BYTES[name] < ITEM_BYTES[plan.dtype]]
     changes += [
-        _Change(f"--dtype {name}", "smaller KV", replace(wish, dtype=name)) for name in smaller
+        _Change(f"--dtype {name}", "smaller KV", replace(wish, dtype=name))
+        for name in ITEM_BYTES
+        if _kv_bytes_per_token(subject, wish, name) < plan.kv_bytes_per_token
     ]
-    return changes
+    return changes if long else changes + blocks
+
+
+def _kv_bytes_per_token(subject: Subject, wish: Wish, dtype: str) -> int:
+    return subject.layout(block_size=wish.block_size, dtype=dtype).bytes_per_token
+
+
+def _smaller_blocks(subject: Subject, wish: Wish, plan: Plan) -> list[_Change]:
+    """Return the largest smaller block that fits; none below the usual one."""
+    size = 1 << (min(wish.block_size, plan.context_tokens) - 1).bit_length()
+    while (size := size // 2) >= _USUAL_BLOCK:
+        other = replace(wish, block_size=size)
+        if make_plan(subject, other).fits:
+            return [_Change(f"--block-size {size}", "less of a last block is empty", other)]
+    return []
+
+
+def _longest_context(subject: Subject, wish: Wish, plan: Plan) -> int:
+    layout = subject.layout(block_size=wish.block_size, dtype=plan.dtype)
+    # Behind a window a text holds least where a block ends, so only such lengths are tried.
+    step = math.lcm(*layout.block_sizes)
+    low, high = 0, plan.context_tokens // step + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        first = layout.peak_blocks(middle * step, wish.step_tokens)
+        if first + (wish.requests - 1) * layout.held_blocks(middle * step) <= plan.blocks:
+            low = middle
+        else:
+            high = middle
+    longest = low * step
+    return min(longest, subject.context or longest)
 
 
 def _more_memory(wish: Wish, plan: Plan) -> _Change:
-    fixed = (plan.weights_bytes or 0) + (plan.workspace_bytes or 0) + plan.graph_bytes
-    need = fixed + plan.kv_bytes_all_requests
+    need = plan.memory_needed_bytes
     requests = "1 request" if plan.requests == 1 else f"{plan.requests:,} requests"
     why = f"room for {requests} of {plan.context_tokens:,} tokens"
-    return _Change(f"--memory {need}", why, replace(wish, memory_bytes=need))
+    return _Change(f"--memory {ask_bytes(need)}", why, replace(wish, memory_bytes=need))
 
 
-def _shorter_with_memory(subject: Subject, wish: Wish) -> _Change:
-    """The context is beyond the model's, and the memory too small even for that."""
-    shorter = replace(wish, context_tokens=subject.context)
-    change = _more_memory(shorter, make_plan(subject, shorter))
-    flags = f"--context {subject.context} {change.flags}"
-    return _Change(flags, f"the model's context, and {change.why}", change.wish)
+def _together(subject: Subject, wish: Wish, plan: Plan) -> _Change:
+    """No single flag is enough: mend what no memory makes sensible, then ask for memory."""
+    flags: list[str] = []
+    reasons: list[str] = []
+    if not _within(plan.context_tokens, subject.context):
+        wish = replace(wish, context_tokens=subject.context)
+        flags.append(f"--context {subject.context}")
+        reasons.append("the model's context")
+    if _long_blocks(wish, plan):
+        wish = replace(wish, block_size=_USUAL_BLOCK)
+        flags.append(f"--block-size {_USUAL_BLOCK}")
+        reasons.append("blocks shorter than a request")
+    mended = make_plan(subject, wish)
+    if not mended.fits:
+        more = _more_memory(wish, mended)
+        wish = more.wish
+        flags.append(more.flags)
+        reasons.append(more.why)
+    return _Change(" ".join(flags), ", ".join(reasons), wish)
+
+
+def _long_blocks(wish: Wish, plan: Plan) -> bool:
+    return wish.block_size > max(_USUAL_BLOCK, wish.context_tokens or plan.context_tokens)
 
 
 def _within(context: int, longest: int | None) -> bool:
     return longest is None or context <= longest
 
 
-def _groups(layout: KVLayout) -> tuple[GroupPlan, ...]:
+def _groups(layout: KVLayout, context: int) -> tuple[GroupPlan, ...]:
     return tuple(
         GroupPlan(
             name=group.name,
@@ -229,8 +291,9 @@ def _groups(layout: KVLayout) -> tuple[GroupPlan, ...]:
             head_dim=group.head_dim,
             window=group.window,
             block_size=group.block_size,
-            block_bytes=group.block_bytes(layout.dtype),
-            kv_bytes_per_token=group.bytes_per_token(layout.dtype),
+            block_bytes=layout.block_bytes,
+            kv_bytes_per_token=group.bytes_per_token(layout.keys, layout.values),
+            kv_bytes_per_request=group.held_blocks(context) * layout.block_bytes,
         )
         for group in layout.groups
     )

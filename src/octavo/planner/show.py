@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from octavo.planner.plan import Plan
+from octavo.planner.plan import GroupPlan, Plan
 from octavo.sizes import show_bytes
 
 _WIDTH = 60
@@ -25,7 +25,9 @@ def plan_table(plan: Plan) -> Table:
 
 def plan_bar(plan: Plan) -> Text:
     """Draw what fills the memory; what does not fit ends in an arrow."""
-    sizes = (plan.weights_bytes or 0, plan.workspace_bytes or 0, plan.kv_bytes_all_requests)
+    weights, workspace = plan.weights_bytes or 0, plan.workspace_bytes or 0
+    kv = plan.memory_needed_bytes - weights - workspace - plan.graph_bytes
+    sizes = (weights, workspace, kv)
     bar, legend, used, total = Text(), Text(), 0, 0
     for (name, mark, colour), size in zip(_PARTS, sizes, strict=True):
         total += size
@@ -44,10 +46,7 @@ def plan_bar(plan: Plan) -> Text:
 def _lines(plan: Plan) -> list[tuple[str, str]]:
     lines = [("KV per token", f"{plan.kv_bytes_per_token:,} bytes")]
     if len(plan.groups) > 1:
-        lines += [
-            (f"  group {group.name}", f"{group.kv_bytes_per_token:,} bytes")
-            for group in plan.groups
-        ]
+        lines += [(name, f"{total:,} bytes") for name, total, _ in _kinds(plan)]
     sizes = ", ".join(dict.fromkeys(str(group.block_size) for group in plan.groups))
     lines += [
         ("weights", _size(plan.weights_bytes)),
@@ -56,11 +55,43 @@ def _lines(plan: Plan) -> list[tuple[str, str]]:
         (f"  blocks of {sizes} tokens", f"{plan.blocks:,}"),
         ("  longest single text", f"{plan.tokens:,} tokens"),
         (f"a request of {plan.context_tokens:,} tokens", show_bytes(plan.kv_bytes_per_request)),
+        *_held(plan),
         (_all(plan.requests), show_bytes(plan.kv_bytes_all_requests)),
         ("requests at once, at most", f"{plan.max_concurrent_requests:,}"),
         ("fits", "yes" if plan.fits else "no"),
     ]
     return lines + _money(plan)
+
+
+def _kinds(plan: Plan) -> list[tuple[str, int, int]]:
+    """Name each kind of layer, with its bytes a token and its bytes at the context length."""
+    kinds: dict[int | None, list[GroupPlan]] = {}
+    for group in plan.groups:
+        kinds.setdefault(group.window, []).append(group)
+    rows: list[tuple[str, int, int]] = []
+    for window, groups in kinds.items():
+        seen = "everything" if window is None else f"{window:,} tokens"
+        layers = sum(group.layers for group in groups)
+        who = "layer that sees" if layers == 1 else "layers that see"
+        rows.append(
+            (
+                f"  {layers} {who} {seen}",
+                sum(group.kv_bytes_per_token for group in groups),
+                sum(group.kv_bytes_per_request for group in groups),
+            )
+        )
+    return rows
+
+
+def _held(plan: Plan) -> list[tuple[str, str]]:
+    """Say what each kind of layer holds, and what a request needs for a while, if they differ."""
+    lines: list[tuple[str, str]] = []
+    if len(plan.groups) > 1:
+        lines += [(name, show_bytes(held)) for name, _, held in _kinds(plan)]
+    if plan.kv_bytes_peak_per_request > plan.kv_bytes_per_request:
+        peak = show_bytes(plan.kv_bytes_peak_per_request)
+        lines.append(("  while its prompt is computed", peak))
+    return lines
 
 
 def _money(plan: Plan) -> list[tuple[str, str]]:

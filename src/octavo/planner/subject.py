@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.contract.layout import ITEM_BYTES, KVLayout, kv_layout, plain_layout
+from octavo.contract.formats import ITEM_BYTES
+from octavo.contract.layout import KVLayout, kv_layout, plain_layout
 from octavo.contract.model import ModelSpec
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import open_checkpoint
@@ -28,15 +29,23 @@ class Shape:
     layers: int
     kv_heads: int
     head_dim: int
+    heads: int | None = None
+    """Query heads; None: nobody said."""
 
     def __post_init__(self) -> None:
         for flag, value in (
             ("--layers", self.layers),
             ("--kv-heads", self.kv_heads),
             ("--head-dim", self.head_dim),
+            ("--heads", self.heads),
         ):
-            if not 0 < value <= _MOST:
+            if value is not None and not 0 < value <= _MOST:
                 raise ConfigError(f"{flag} must be from 1 to {_MOST}, got {value}")
+        if self.heads is not None and self.heads % self.kv_heads:
+            raise ConfigError(
+                f"--heads is {self.heads} and --kv-heads {self.kv_heads}, but each KV head serves "
+                "the same number of query heads: give a multiple as --heads, or leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,8 @@ def model_subject(path: Path) -> Subject:
     expanded to float32. Raises ModelError.
     """
     config = path / "config.json" if path.is_dir() else path
-    if config.name == "config.json" and not any(config.parent.glob("*.safetensors*")):
+    bare = config.is_file() and not any(config.parent.glob("*.safetensors*"))
+    if config.name == "config.json" and bare:
         return _config_subject(config)
     checkpoint = open_checkpoint(path)
     return _subject(path.name, checkpoint.spec, checkpoint.dtype)

@@ -1,25 +1,23 @@
-"""The commands: `octavo generate`, `octavo pull`."""
+"""The command `octavo generate`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from octavo import __version__
-from octavo.cli_chat import chat
-from octavo.cli_curve import bench
-from octavo.cli_doctor import doctor
-from octavo.cli_options import (
+from octavo.cli.options import (
     Attention,
     BlockSize,
     Deterministic,
+    Device,
     DType,
     EngineSeed,
     Eviction,
     Json,
+    KVDType,
     MaxLength,
     MaxSeqs,
     Model,
@@ -29,105 +27,20 @@ from octavo.cli_options import (
     Prompts,
     Raw,
     Reservation,
+    Scheduling,
     StepTokens,
 )
-from octavo.cli_output import OutputError, ReaderGone, say, say_json
-from octavo.cli_plan import plan
-from octavo.cli_sampling import with_sampling
+from octavo.cli.output import print_json, say
+from octavo.cli.sampling import with_sampling
 from octavo.contract.sampling import SamplingParams
-from octavo.errors import Corrupted, OctavoError, OutOfBlocks, RequestError
+from octavo.errors import RequestError
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
     from octavo.prompts import Prompt
     from octavo.results import RequestOutput
 
-BAD_INPUT = 2
-INTERRUPTED = 130
 
-app = typer.Typer(
-    name="octavo",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(bench, name="bench")
-app.command()(plan)
-app.command()(chat)
-app.command()(doctor)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run a command; exit status 2 for bad input, 130 after Ctrl-C, 1 for our own faults."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
-
-
-def run(arguments: list[str]) -> int:
-    """Run a command and return its exit status; errors are one line on stderr."""
-    try:
-        status = app(arguments, prog_name="octavo", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted", INTERRUPTED)
-    except (Corrupted, OutOfBlocks) as error:
-        return _say(f"octavo: bug: {error}", 1)
-    except OctavoError as error:
-        return _say(f"octavo: error: {error}", BAD_INPUT)
-    except ReaderGone:
-        return 0
-    except OutputError as error:
-        return _say(f"octavo: error: {error}", 1)
-    except Exception as error:
-        show = getattr(error, "format_message", None)  # what the option parser raises
-        if show is None:
-            raise
-        return _say(f"octavo: error: {show()}", BAD_INPUT)
-    if status == INTERRUPTED:  # the option parser catches Ctrl-C inside a command
-        return _say("interrupted", INTERRUPTED)
-    return status if isinstance(status, int) else 0
-
-
-def _say(message: str, status: int) -> int:
-    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-        sys.stderr.write(message.encode("utf-8", "backslashreplace").decode() + "\n")
-    return status
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        say(f"octavo {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def octavo(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
-    ] = False,
-) -> None:
-    """Serve language models on a paged KV cache whose every memory policy can be swapped."""
-
-
-@app.command()
-def pull(
-    alias: Annotated[
-        str | None,
-        typer.Argument(help="A known model or a Hugging Face id; none: list the known ones."),
-    ] = None,
-) -> None:
-    """Fetch a known model into the user's cache folder and check its sum."""
-    from octavo.build import CATALOG, pull_model
-
-    if alias is None:
-        for entry in CATALOG.values():
-            size = f"{entry.num_bytes / 1e6:.0f} MB"
-            say(f"{entry.alias}  {entry.title}, {size}, {entry.licence}\n  {entry.terms}")
-    else:
-        say(str(pull_model(alias, lambda message: typer.echo(message, err=True))))
-
-
-@app.command()
 @with_sampling
 def generate(
     *,
@@ -137,12 +50,15 @@ def generate(
     raw: Raw = False,
     params: SamplingParams,
     dtype: DType = "auto",
+    kv_cache_dtype: KVDType = "auto",
+    device: Device = "auto",
     block_size: BlockSize = 16,
     kv_cache_memory_bytes: PoolBytes = None,
     max_num_seqs: MaxSeqs = 128,
     max_num_batched_tokens: StepTokens = 2048,
     max_model_len: MaxLength = None,
     reservation: Reservation = "on_demand",
+    scheduling_policy: Scheduling = "fcfs",
     eviction_policy: Eviction = "lru",
     attention_backend: Attention = "reference",
     engine_seed: EngineSeed = 0,
@@ -157,6 +73,8 @@ def generate(
     llm = LLM(
         model,
         dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        device=device,
         seed=engine_seed,
         block_size=block_size,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
@@ -164,6 +82,7 @@ def generate(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
         reservation=reservation,
+        scheduling_policy=scheduling_policy,
         eviction_policy=eviction_policy,
         attention_backend=attention_backend,
         deterministic=deterministic,
@@ -222,17 +141,13 @@ def _print_text(texts: list[str], results: list[RequestOutput]) -> None:
 
 
 def _print_json(
-    llm: LLM, texts: list[str], params: object, results: list[RequestOutput], *, raw: bool
+    llm: LLM, texts: list[str], params: SamplingParams, results: list[RequestOutput], *, raw: bool
 ) -> None:
     import msgspec
 
-    from octavo.envelope import envelope
-
     built = llm.built
-    document = envelope(
-        "octavo.generate/1", llm.config, sampling=msgspec.to_builtins(params), raw=raw
-    )
-    document |= {
+    settings = {"sampling": msgspec.to_builtins(params), "raw": raw}
+    payload: dict[str, object] = {
         "model": built.model_path.name,
         "dtype": built.layout.dtype,
         "backend": llm.config.attention_backend,
@@ -241,7 +156,7 @@ def _print_json(
         ],
         "memory": msgspec.to_builtins(llm.memory_report()),
     }
-    say_json(document)
+    print_json("octavo.generate/1", settings, payload, config=llm.config)
 
 
 def _result_keys(text: str, result: RequestOutput) -> dict[str, object]:

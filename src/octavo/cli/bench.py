@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli_output import say_json
+from octavo.cli.output import print_json
 from octavo.errors import ConfigError
 from octavo.sizes import parse_bytes, parse_counts
 
@@ -32,7 +32,7 @@ Memory = Annotated[str, typer.Option(help="Size of the KV pool, such as 12GiB.")
 Layers = Annotated[int, typer.Option(help="Layers; the default shape is OPT-13B's.")]
 KVHeads = Annotated[int, typer.Option(help="KV heads of a layer.")]
 HeadDim = Annotated[int, typer.Option(help="Numbers in one head.")]
-DType = Annotated[str, typer.Option(help="Of KV: float32, float16 or bfloat16.")]
+DType = Annotated[str, typer.Option(help="Of KV: float32, float16, bfloat16 or int8.")]
 MaxLength = Annotated[int, typer.Option(help="Longest text, prompt and answer together.")]
 MaxSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
 StepTokens = Annotated[int, typer.Option(help="Tokens computed in one step.")]
@@ -42,7 +42,11 @@ Choices = Annotated[str, typer.Option("--n", help="Answers per prompt, by commas
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Plot = Annotated[Path | None, typer.Option(help="Write a picture: .png, .svg or .pdf.")]
 
+LONGEST = 2048
+"""Longest text if nobody says, in tokens."""
 _REQUESTS = 2000
+_MOST_ANSWERS = 64
+"""Answers per prompt: beyond it a run takes long and says nothing new."""
 
 
 @bench.command()
@@ -56,7 +60,7 @@ def memory(
     kv_heads: KVHeads = 40,
     head_dim: HeadDim = 128,
     dtype: DType = "float16",
-    max_length: MaxLength = 2048,
+    max_length: MaxLength = LONGEST,
     reservation: Rules = "all",
     block_size: BlockSizes = "8,16,32,64,128",
     n: Choices = "1",
@@ -78,7 +82,8 @@ def memory(
     pool = PoolShape(size, layers, kv_heads, head_dim, dtype, max_length)
     limits = step_limits(max_num_seqs, max_num_batched_tokens)
     rules = find_rules(reservation)
-    sizes, choices = parse_counts(block_size, name="--block-size"), parse_counts(n, name="--n")
+    sizes = parse_counts(block_size, name="--block-size")
+    choices = parse_counts(n, name="--n", most=_MOST_ANSWERS)
     work = read_workload(trace, distribution, requests, seed, max_length)
     rows = _measure_all(rules, sizes, choices, pool, work, limits)
     few = sorted({row.reservation for row in rows if row.steps < _FEW_STEPS})
@@ -183,8 +188,9 @@ def read_workload(
 
 
 def shape_keys(pool: PoolShape, rules: list[Reservation], limits: StepLimits) -> dict[str, object]:
-    """Return the settings that every simulated measurement has."""
+    """Return the settings that every measurement has."""
     return {
+        "python": platform.python_version(),
         "reservation": [rule.name for rule in rules],
         "layers": pool.layers,
         "kv_heads": pool.kv_heads,
@@ -204,12 +210,3 @@ def print_tables(*tables: Table) -> None:
         console = Console(width=200)
     for table in tables:
         console.print(table)
-
-
-def print_json(schema: str, settings: dict[str, object], payload: dict[str, object]) -> None:
-    """Print one document: the envelope, then the payload."""
-    from octavo.envelope import envelope
-
-    settings = settings | {"python": platform.python_version()}
-    document = envelope(schema, None, **settings) | payload
-    say_json(document)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from octavo.cli_options import (
+from octavo.cli.options import (
     Choices,
     IgnoreEos,
     MaxTokens,
@@ -42,6 +42,19 @@ LogProbs = Annotated[
 PromptLogProbs = Annotated[int | None, typer.Option(help="The same for the prompt's tokens.")]
 SkipSpecial = Annotated[bool, typer.Option(help="Special tokens are no text.")]
 Detokenize = Annotated[bool, typer.Option(help="Turn tokens into text.")]
+
+Beams = Annotated[
+    bool, typer.Option("--use-beam-search", help="Look for the most likely texts; draw nothing.")
+]
+BeamWidth = Annotated[
+    int | None, typer.Option(help="Texts that beam search follows and prints; default: 4.")
+]
+LengthPenalty = Annotated[
+    float, typer.Option(help="Of beam search: above 0 favours long texts, below 0 short ones.")
+]
+EarlyStopping = Annotated[
+    str, typer.Option(help="How soon enough ended texts are enough: true (at once), false, never.")
+]
 
 
 def with_sampling(command: Callable[..., int]) -> Callable[..., int]:
@@ -92,6 +105,10 @@ def _sampling(
     prompt_logprobs: PromptLogProbs = None,
     skip_special_tokens: SkipSpecial = True,
     detokenize: Detokenize = True,
+    use_beam_search: Beams = False,
+    beam_width: BeamWidth = None,
+    length_penalty: LengthPenalty = 1.0,
+    early_stopping: EarlyStopping = "false",
 ) -> SamplingParams:
     return SamplingParams(
         n=n,
@@ -116,6 +133,10 @@ def _sampling(
         prompt_logprobs=prompt_logprobs,
         skip_special_tokens=skip_special_tokens,
         detokenize=detokenize,
+        use_beam_search=use_beam_search,
+        beam_width=beam_width,
+        length_penalty=length_penalty,
+        early_stopping={"true": True, "false": False}.get(early_stopping, early_stopping),
     )
 
 

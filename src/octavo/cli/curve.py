@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo import cli_bench as options
-from octavo.cli_bench import bench
+from octavo.cli import bench as options
+from octavo.cli.bench import bench
+from octavo.cli.options import DEVICE_HELP
+from octavo.cli.output import print_json
+from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
 from octavo.sizes import parse_bytes, parse_counts
 
@@ -25,16 +28,26 @@ Bound = Annotated[
     float, typer.Option(help="A load is sustained up to so many seconds per output token.")
 ]
 Duration = Annotated[float, typer.Option(help="Simulated seconds in which requests arrive.")]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(help="Longest text; default: 2048, with --real at most the model's context."),
+]
 Real = Annotated[
-    bool, typer.Option("--real", help="Run a model whose pool has room for 7 texts of 2,048.")
+    bool, typer.Option("--real", help="Run a model whose pool has room for 7 longest texts.")
 ]
 Model = Annotated[
     str | None, typer.Option(help="For --real: a path or a known name; default: the embedded one.")
 ]
+Device = Annotated[str, typer.Option(help="For --real: " + DEVICE_HELP)]
 Seconds = Annotated[
     float, typer.Option(help="For --real: measured for each rule, after a warm-up.")
 ]
 
+_REAL_ONLY = ("model", "device", "seconds")
+_SIMULATED_ONLY = (
+    *("memory", "layers", "kv_heads", "head_dim", "dtype", "block_size"),
+    *("max_num_seqs", "max_num_batched_tokens", "rates", "bound", "duration"),
+)
 _SHORTEST_S = 300.0
 _REAL_RULES = "max,on_demand"
 _RULES = "max,pow2,oracle,on_demand"
@@ -42,6 +55,7 @@ _RULES = "max,pow2,oracle,on_demand"
 
 @bench.command()
 def curve(
+    context: typer.Context,
     trace: options.Trace = None,
     distribution: options.Distribution = None,
     requests: options.Requests = None,
@@ -51,7 +65,7 @@ def curve(
     kv_heads: options.KVHeads = 40,
     head_dim: options.HeadDim = 128,
     dtype: options.DType = "float16",
-    max_length: options.MaxLength = 2048,
+    max_length: MaxLength = None,
     reservation: Annotated[
         str | None, typer.Option(help=f"Rules, by commas; default: {_RULES}.")
     ] = None,
@@ -63,6 +77,7 @@ def curve(
     duration: Duration = 1200.0,
     real: Real = False,
     model: Model = None,
+    device: Device = "auto",
     seconds: Seconds = 120.0,
     plot: options.Plot = None,
     json: options.Json = False,
@@ -75,39 +90,52 @@ def curve(
     from octavo.bench.pool import PoolShape
 
     options.check_plot_file(plot)
-    for name, value in (("--bound", bound), ("--duration", duration), ("--seconds", seconds)):
-        if not 0 < value < math.inf:
-            raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
-    if not real and duration < _SHORTEST_S:
-        typer.echo(
-            f"octavo: in {duration:g} s too few requests arrive for a queue to form, so the rates "
-            f"come out too high; give --duration at least {_SHORTEST_S:.0f}",
-            err=True,
-        )
-    if model is not None and not real:
-        raise ConfigError("--model is for --real: the simulation has a shape, not a model")
+    _check_times(bound=bound, duration=duration, seconds=seconds)
+    _check_given(context, real=real)
     rules = options.find_rules(reservation or (_REAL_RULES if real else _RULES))
     if real:
-        from octavo.cli_real import LONGEST, curve_real
+        from octavo.cli.real import RealSetting, choose_length, curve_real
 
-        if max_length != LONGEST:
-            raise ConfigError(
-                f"with --real texts are up to {LONGEST} tokens: leave --max-length out"
-            )
-        work = options.read_workload(trace, distribution, requests, seed, LONGEST)
-        curve_real(rules, work, model, seconds, plot, json=json)
+        path = model_path(model)
+        longest = choose_length(path, max_length)
+        work = options.read_workload(trace, distribution, requests, seed, longest)
+        curve_real(rules, work, RealSetting(path, longest, device, seconds), plot, json=json)
         return
     parse_counts(str(block_size), name="--block-size")
     size = parse_bytes(memory, name="--memory")
+    longest = options.LONGEST if max_length is None else max_length
     setting = Setting(
-        pool=PoolShape(size, layers, kv_heads, head_dim, dtype, max_length),
-        workload=options.read_workload(trace, distribution, requests, seed, max_length),
+        pool=PoolShape(size, layers, kv_heads, head_dim, dtype, longest),
+        workload=options.read_workload(trace, distribution, requests, seed, longest),
         block_size=block_size,
         limits=options.step_limits(max_num_seqs, max_num_batched_tokens),
         duration_s=duration,
         seed=seed,
     )
     _curve_simulated(rules, setting, _rates(rates), bound, plot, json=json)
+
+
+def _check_times(**times: float) -> None:
+    for name, value in times.items():
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--{name} must be a positive number of seconds, got {value}")
+
+
+def _check_given(context: typer.Context, *, real: bool) -> None:
+    """Raise ConfigError for an option that the chosen way of measuring would ignore."""
+    for name in _SIMULATED_ONLY if real else _REAL_ONLY:
+        source = context.get_parameter_source(name)
+        if source is None or source.name == "DEFAULT":
+            continue
+        flag = "--" + name.replace("_", "-")
+        if real:
+            raise ConfigError(
+                f"{flag} is for the simulation, and with --real a model runs: leave one of them out"
+            )
+        raise ConfigError(
+            f"{flag} is for --real, and without it nothing but a shape is simulated: add --real, "
+            f"or leave {flag} out"
+        )
 
 
 def _curve_simulated(
@@ -126,6 +154,12 @@ def _curve_simulated(
     from octavo.bench.show import curve_table, sustained_table
     from octavo.progress import work_bar
 
+    if setting.duration_s < _SHORTEST_S:
+        typer.echo(
+            f"octavo: in {setting.duration_s:g} s too few requests arrive for a queue to form, so "
+            f"the rates come out too high; give --duration at least {_SHORTEST_S:.0f}",
+            err=True,
+        )
     rows: list[CurveRow] = []
     sustained: list[Sustained] = []
     # How many points bisection takes is not known before: a guess that is right within a few.
@@ -154,7 +188,7 @@ def _curve_simulated(
         "rows": rows,
         "sustained": sustained,
     }
-    options.print_json("octavo.bench.curve/1", settings, payload)
+    print_json("octavo.bench.curve/1", settings, payload)
 
 
 def _rates(text: str | None) -> list[float]:

@@ -7,11 +7,10 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from octavo.cli_options import Json
-from octavo.cli_output import say, say_json
-from octavo.envelope import envelope
-from octavo.errors import ConfigError
-from octavo.machine import free_memory_bytes
+from octavo.cli.options import Json
+from octavo.cli.output import print_json, say
+from octavo.errors import ConfigError, FetchError
+from octavo.machine import Machine, free_memory_bytes, this_machine
 
 _PACKAGES = ("numpy", "tokenizers", "safetensors", "gguf", "minijinja", "msgspec", "torch")
 
@@ -20,10 +19,9 @@ def doctor(json: Json = False) -> int:
     """Say what is usable here, what is missing, and how to get it; exit status 1: not usable."""
     facts = _facts()
     if json:
-        document = envelope("octavo.doctor/1", None) | facts
-        say_json(document)
+        print_json("octavo.doctor/1", {}, facts)
     else:
-        _print(envelope("", None)["machine"], facts)
+        _print(this_machine(), facts)
     return 0 if all(check["usable"] for check in facts["checks"] if check["needed"]) else 1
 
 
@@ -84,11 +82,15 @@ def _gpu() -> dict[str, Any]:
 def _model() -> dict[str, Any]:
     from octavo.build import DEFAULT_ALIAS, find
 
-    path = find(DEFAULT_ALIAS)
+    try:
+        path = find(DEFAULT_ALIAS)
+        detail = "not in the cache folder" if path is None else str(path)
+    except FetchError as error:
+        path, detail = None, str(error)
     return _check(
         f"embedded model {DEFAULT_ALIAS}",
         path is not None,
-        str(path) if path else "not in the cache folder",
+        detail,
         remedy=f"octavo pull {DEFAULT_ALIAS}, or name a model of yours with --model",
         needed=False,
     )
@@ -129,12 +131,12 @@ def _plugins() -> list[dict[str, Any]]:
     return checks
 
 
-def _print(machine: dict[str, Any], facts: dict[str, Any]) -> None:
-    free, total = facts["free_memory_bytes"] / 2**30, machine["memory_bytes"] / 2**30
+def _print(machine: Machine, facts: dict[str, Any]) -> None:
+    free, total = facts["free_memory_bytes"] / 2**30, machine.memory_bytes / 2**30
     say(f"python    {facts['python']} on {facts['platform']}")
-    say(f"cpu       {machine['cpu']}, {machine['cores']} cores")
+    say(f"cpu       {machine.cpu}, {machine.cores} cores")
     say(f"memory    {free:.1f} of {total:.1f} GiB free")
-    say(f"gpus      {', '.join(machine['gpus']) or 'none'}")
+    say(f"gpus      {', '.join(machine.gpus) or 'none'}")
     packages = (f"{name} {found or 'missing'}" for name, found in facts["packages"].items())
     say("packages  " + ", ".join(packages))
     for check in facts["checks"]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from octavo.config import EngineConfig
 
 
 class ReaderGone(Exception):
@@ -23,8 +26,17 @@ def say(text: str) -> None:
     write_bytes((text + "\n").encode(encoding, errors="replace"))
 
 
-def say_json(document: dict[str, Any]) -> None:
-    """Write one JSON document, always in UTF-8."""
+def print_json(
+    schema: str,
+    settings: dict[str, object],
+    payload: dict[str, object],
+    *,
+    config: EngineConfig | None = None,
+) -> None:
+    """Write one JSON document, always in UTF-8: the envelope, then the payload."""
+    from octavo.envelope import envelope
+
+    document = envelope(schema, config, **settings) | payload
     write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 

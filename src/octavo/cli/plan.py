@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from octavo.cli_output import say_json
+from octavo.cli.output import print_json
+from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
 from octavo.sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from octavo.planner.plan import Plan
+    from octavo.planner.plan import Plan, Wish
     from octavo.planner.subject import Subject
 
 Model = Annotated[
@@ -20,9 +22,11 @@ Model = Annotated[
 ]
 Layers = Annotated[int | None, typer.Option(help="Of a bare shape.")]
 KVHeads = Annotated[int | None, typer.Option(help="Of a bare shape; default: --heads.")]
-Heads = Annotated[int | None, typer.Option(help="Query heads: KV heads without grouping.")]
+Heads = Annotated[
+    int | None, typer.Option(help="Of a bare shape: query heads, a multiple of the KV heads.")
+]
 HeadDim = Annotated[int | None, typer.Option(help="Of a bare shape: numbers in one head.")]
-DType = Annotated[str, typer.Option(help="Of KV: auto, float32, bfloat16 or float16.")]
+DType = Annotated[str, typer.Option(help="Of KV: auto, float32, …, int8, or two as KEYS/VALUES.")]
 Context = Annotated[
     int | None,
     typer.Option(help="Tokens of a request, answer included; default: all the model can."),
@@ -82,55 +86,48 @@ def plan(
         prefill_rate_per_s=prefill_rate,
         price=Price(price_per_hour, speed, load, share_without_paging),
     )
-    shape = (layers, heads if kv_heads is None else kv_heads, head_dim)
-    subject = _subject(model, shape, offline=offline)
-    result = advise(subject, wish)
+    shape = (layers, kv_heads, heads, head_dim)
+    result = advise(_subject(model, shape, offline=offline), wish)
     missing = (price_per_hour is not None or load is not None) and speed is None
     if missing:
         typer.echo("octavo: give --throughput as well: without it there is no cost", err=True)
     if json:
-        _print_json(result, wish.block_size)
+        print_json("octavo.plan/1", _settings(result, wish), msgspec.to_builtins(result))
     else:
         _print_table(result)
 
 
 def _subject(
     model: str | None,
-    shape: tuple[int | None, int | None, int | None],
+    shape: tuple[int | None, int | None, int | None, int | None],
     *,
     offline: bool,
 ) -> Subject:
     from octavo.planner.subject import Shape, model_subject, shape_subject
 
-    layers, kv_heads, head_dim = shape
-    if model is not None and shape != (None, None, None):
-        raise ConfigError("give a model or a shape (--layers --kv-heads --head-dim), not both")
-    if shape == (None, None, None):
-        from octavo.build import resolve_model
-
-        return model_subject(
-            resolve_model(model, offline=offline, report=lambda text: typer.echo(text, err=True))
+    layers, kv_heads, heads, head_dim = shape
+    bare = any(number is not None for number in shape)
+    if model is not None and bare:
+        raise ConfigError(
+            "give a model or a shape (--layers --kv-heads --heads --head-dim), not both"
         )
+    if not bare:
+        return model_subject(model_path(model, offline=offline))
+    kv_heads = heads if kv_heads is None else kv_heads
     if layers is None or kv_heads is None or head_dim is None:
         raise ConfigError("a shape needs --layers, --kv-heads (or --heads) and --head-dim")
-    return shape_subject(Shape(layers=layers, kv_heads=kv_heads, head_dim=head_dim))
+    return shape_subject(Shape(layers=layers, kv_heads=kv_heads, head_dim=head_dim, heads=heads))
 
 
-def _print_json(plan: Plan, block_size: int) -> None:
-    import msgspec
-
-    from octavo.envelope import envelope
-
-    settings = {
+def _settings(plan: Plan, wish: Wish) -> dict[str, object]:
+    return {
         "model": plan.model,
         "dtype": plan.dtype,
         "memory_bytes": plan.memory_bytes,
         "context_tokens": plan.context_tokens,
         "requests": plan.requests,
-        "block_size": block_size,
+        "block_size": wish.block_size,
     }
-    document = envelope("octavo.plan/1", None, **settings) | msgspec.to_builtins(plan)
-    say_json(document)
 
 
 def _print_table(plan: Plan) -> None:

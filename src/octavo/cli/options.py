@@ -28,7 +28,12 @@ Stop = Annotated[list[str] | None, typer.Option(help="End at this text; repeatab
 StopToken = Annotated[list[int] | None, typer.Option(help="End at this token; repeatable.")]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end token.")]
 
-DType = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+DType = Annotated[str, typer.Option(help="Of the weights: auto, float32, bfloat16 or float16.")]
+DEVICE_HELP = "cpu, cuda, cuda:1, …; auto: cuda if there is one."
+Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
+KVDType = Annotated[
+    str, typer.Option(help="How KV is stored: auto (as --dtype), int8, …, or two as KEYS/VALUES.")
+]
 BlockSize = Annotated[int, typer.Option(help="Tokens per KV block.")]
 PoolBytes = Annotated[int | None, typer.Option(help="Size of the KV pool.")]
 MaxSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
@@ -37,6 +42,7 @@ MaxLength = Annotated[int | None, typer.Option(help="Longest text, in tokens.")]
 Reservation = Annotated[
     str, typer.Option(help="on_demand, or a baseline: max, pow2, oracle, static.")
 ]
+Scheduling = Annotated[str, typer.Option(help="Who runs first: fcfs, priority, or a plug-in's.")]
 Eviction = Annotated[str, typer.Option(help="Which cached block goes first: lru, or a plug-in's.")]
 Attention = Annotated[str, typer.Option(help="reference, or a plug-in's.")]
 EngineSeed = Annotated[int, typer.Option(help="Gives seeds to prompts without one.")]

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli_options import MaxLength, MaxTokens, Model, Offline, Seed, Temperature, TopP
-from octavo.cli_output import say, write_bytes
+from octavo.cli.options import (
+    Device,
+    KVDType,
+    MaxLength,
+    MaxTokens,
+    Model,
+    Offline,
+    Scheduling,
+    Seed,
+    Temperature,
+    TopP,
+)
+from octavo.cli.output import say, write_bytes
 from octavo.errors import RequestError
 
 if TYPE_CHECKING:
@@ -25,14 +36,24 @@ def chat(
     temperature: Temperature = 0.7,
     top_p: TopP = 0.95,
     seed: Seed = None,
+    kv_cache_dtype: KVDType = "auto",
+    device: Device = "auto",
     max_model_len: MaxLength = None,
+    scheduling_policy: Scheduling = "fcfs",
     offline: Offline = False,
 ) -> None:
     """Talk to a model. Each turn finds the conversation so far in memory."""
     from octavo import LLM, SamplingParams
 
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    llm = LLM(model, max_model_len=max_model_len, offline=offline)
+    llm = LLM(
+        model,
+        kv_cache_dtype=kv_cache_dtype,
+        device=device,
+        max_model_len=max_model_len,
+        scheduling_policy=scheduling_policy,
+        offline=offline,
+    )
     typer.echo(HELP, err=True)
     _talk(llm, params, system)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from octavo import cli_bench as options
+from octavo.cli import bench as options
+from octavo.cli.output import print_json
+from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.bench.pool import PoolShape
@@ -18,19 +21,52 @@ if TYPE_CHECKING:
     from octavo.bench.workload import Workload
     from octavo.memory.reservation import Reservation
 
-LONGEST = 2048
-"""Longest text, in tokens."""
 _TEXTS = 7
 """The pool has room for so many longest texts."""
 _BLOCK_SIZE = 16
 _MAX_SEQS = 128
+_STEP_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class RealSetting:
+    """What is the same for every rule."""
+
+    path: Path
+    longest: int
+    """Longest text, in tokens."""
+    device: str
+    seconds: float
+    """Measured for each rule."""
+
+
+def choose_length(path: Path, wanted: int | None) -> int:
+    """Return the longest text to run; None: the usual one, or the model's context if smaller.
+
+    Raises ConfigError if the model's context is shorter than what is wanted.
+    """
+    from octavo.models.checkpoint import open_checkpoint
+
+    context = open_checkpoint(path).spec.context
+    if wanted is None:
+        if context < options.LONGEST:
+            typer.echo(
+                f"octavo: texts are up to {context} tokens, the context of {path.name}; "
+                "--max-length chooses another length",
+                err=True,
+            )
+        return min(options.LONGEST, context)
+    if not 2 <= wanted <= context:
+        raise ConfigError(
+            f"--max-length must be from 2 to {context}, the context of {path.name}, got {wanted}"
+        )
+    return wanted
 
 
 def curve_real(
     rules: list[Reservation],
     work: Workload,
-    model: str | None,
-    seconds: float,
+    setting: RealSetting,
     plot: Path | None,
     *,
     json: bool,
@@ -39,22 +75,20 @@ def curve_real(
     from octavo.bench.curve import Sustained
     from octavo.bench.plot import plot_rates
     from octavo.bench.show import real_table, sustained_table
-    from octavo.build import resolve_model
     from octavo.progress import work_bar
 
-    path = resolve_model(model, offline=False, report=lambda text: typer.echo(text, err=True))
-    pool = _pool(path)
-    with work_bar("seconds", 2 * len(rules) * seconds) as advance:
-        rows = [_run(rule, path, pool, work, seconds, advance) for rule in rules]
+    pool = _pool(setting)
+    with work_bar("seconds", 2 * len(rules) * setting.seconds) as advance:
+        rows = [_run(rule, setting, pool, work, advance) for rule in rules]
     sustained = [Sustained(row.reservation, row.rate_per_s) for row in rows]
     if plot is not None:
         plot_rates([(row.reservation, row.output_tokens_per_s) for row in rows], plot)
     if not json:
         options.print_tables(real_table(rows), sustained_table(sustained, None))
         return
-    settings = options.shape_keys(pool, rules, options.step_limits(_MAX_SEQS, LONGEST))
-    settings |= {"real": True, "model": path.name, "block_size": _BLOCK_SIZE, "seconds": seconds}
-    settings |= {"torch": version("torch")}
+    settings = options.shape_keys(pool, rules, options.step_limits(_MAX_SEQS, _STEP_TOKENS))
+    settings |= {"real": True, "model": setting.path.name, "block_size": _BLOCK_SIZE}
+    settings |= {"seconds": setting.seconds, "device": setting.device, "torch": version("torch")}
     payload: dict[str, object] = {
         "pool": pool.keys(),
         "workload": work.keys("a full queue"),
@@ -62,33 +96,38 @@ def curve_real(
         "rows": rows,
         "sustained": sustained,
     }
-    options.print_json("octavo.bench.curve/1", settings, payload)
+    print_json("octavo.bench.curve/1", settings, payload)
 
 
-def _pool(path: Path) -> PoolShape:
+def _pool(setting: RealSetting) -> PoolShape:
     from octavo.bench.pool import PoolShape
     from octavo.contract.layout import kv_layout
     from octavo.models.checkpoint import open_checkpoint
 
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(setting.path)
     layout = kv_layout(checkpoint.spec, block_size=_BLOCK_SIZE, dtype=checkpoint.dtype)
-    group = layout.groups[0]
+    group, *others = layout.groups
+    if others:
+        raise ConfigError(
+            f"{setting.path.name} has layers with a window, and the rules to compare know one kind "
+            "of layer: give --model one without windows"
+        )
+    text_blocks = layout.peak_blocks(setting.longest, _STEP_TOKENS)
     return PoolShape(
-        num_bytes=_TEXTS * LONGEST * layout.bytes_per_token,
+        num_bytes=_TEXTS * text_blocks * layout.block_bytes,
         layers=len(group.layers),
         kv_heads=group.kv_heads,
         head_dim=group.head_dim,
         dtype=layout.dtype,
-        max_length=LONGEST,
+        max_length=setting.longest,
     )
 
 
 def _run(
     rule: Reservation,
-    path: Path,
+    setting: RealSetting,
     pool: PoolShape,
     work: Workload,
-    seconds: float,
     advance: Callable[[float], None],
 ) -> RealRow:
     from octavo.bench.memory import measure
@@ -96,14 +135,15 @@ def _run(
     from octavo.build import build_engine
     from octavo.config import EngineConfig
 
-    limits = options.step_limits(_MAX_SEQS, LONGEST)
+    limits = options.step_limits(_MAX_SEQS, _STEP_TOKENS)
     config = EngineConfig(
-        model=str(path),
+        model=str(setting.path),
+        device=setting.device,
         block_size=_BLOCK_SIZE,
         kv_cache_memory_bytes=pool.num_bytes,
         max_num_seqs=_MAX_SEQS,
-        max_num_batched_tokens=LONGEST,
-        max_model_len=LONGEST,
+        max_num_batched_tokens=_STEP_TOKENS,
+        max_model_len=setting.longest,
         reservation=rule.name,
     )
     expected = measure(rule, pool, work, block_size=_BLOCK_SIZE, limits=limits)
@@ -115,7 +155,7 @@ def _run(
             work,
             in_the_middle=round(expected.mean_batch),
             vocab_size=built.spec.vocab_size,
-            seconds=seconds,
+            seconds=setting.seconds,
             clock=time.monotonic,
             advance=advance,
         )
