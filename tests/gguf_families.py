@@ -21,7 +21,13 @@ ARCHITECTURES = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "gemma3": gguf.MODEL_ARCH.GEMMA3,
 }
+SETTINGS = {
+    # Their header says neither which layers have the window nor what scores are divided by.
+    "gemma3": {"num_hidden_layers": 7, "layer_types": None, "query_pre_attn_scalar": 24}
+}
+"""What a model's config must say for its file to hold the same model."""
 
 
 def convert(
@@ -35,11 +41,16 @@ def convert(
 ) -> Path:
     """Write a model; kind: of its matrices. metadata, extra and drop change what is written."""
     config = model.config
-    arch = ARCHITECTURES[config.model_type]
+    arch = ARCHITECTURES[config.model_type.removesuffix("_text")]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     _write_header(writer, config)
     for key, value in (metadata or {}).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add = {
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+            list: writer.add_array,
+        }
         add[type(value)](f"{gguf.MODEL_ARCH_NAMES[arch]}.{key}", value)
     raw_type = gguf.GGMLQuantizationType[kind]
     for name, values in (_tensors(model, arch) | (extra or {})).items():
@@ -85,7 +96,11 @@ def _write_header(writer: gguf.GGUFWriter, config) -> None:
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if config.model_type == "gemma3_text":
+        writer.add_sliding_window(config.sliding_window)
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
@@ -94,7 +109,6 @@ def _write_header(writer: gguf.GGUFWriter, config) -> None:
         writer.add_expert_used_count(config.num_experts_per_tok)
     if getattr(config, "moe_intermediate_size", None):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    rope = config.rope_parameters
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         writer.add_rope_scaling_factor(rope["factor"])
@@ -110,6 +124,8 @@ def _tensors(model: PreTrainedModel, arch: gguf.MODEL_ARCH) -> dict[str, np.ndar
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
         stored = values.float().numpy()
+        if arch == gguf.MODEL_ARCH.GEMMA3 and key.endswith("norm.weight"):
+            stored = stored + 1.0
         if match := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(\w+)", key):
             layer, what = match.groups()
             if what == "gate_up_proj":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -20,6 +24,13 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+
+from octavo.models.checkpoint import open_checkpoint
+from octavo.models.decoder import load_decoder
+from octavo.testing.tiny import hand_for
+
+TOLERANCE = 1e-4
+"""Of float32 logits, absolute; they are about as large as 3."""
 
 SHAPE = {
     "vocab_size": 96,
@@ -76,6 +87,20 @@ FAMILIES = {
             "norm_topk_prob": True,
         },
     ),
+    # Scores are not divided by √head_dim, and one layer of four sees everything.
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3ForCausalLM,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 24,
+            "num_key_value_heads": 1,
+            "query_pre_attn_scalar": 16,
+            "sliding_window": 40,
+            "layer_types": [*(["sliding_attention"] * 2), "full_attention", "sliding_attention"],
+            "tie_word_embeddings": True,
+        },
+    ),
 }
 """Config and model class by name, and what the config has beyond `SHAPE`."""
 
@@ -117,7 +142,8 @@ def make_model(
         for key, values in model.named_parameters():
             # Spread so that attention, routing and scores have something to choose between.
             if key.endswith("norm.weight"):
-                values.normal_(1.0, 0.1)
+                # Gemma's are stored less one.
+                values.normal_(0.0 if name == "gemma3" else 1.0, 0.1)
             elif key.endswith("bias"):
                 values.normal_()
             else:
@@ -125,3 +151,44 @@ def make_model(
     folder.mkdir(exist_ok=True)
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
     return model
+
+
+def words(model, count, seed=0):
+    """Draw token ids of a model."""
+    return np.random.default_rng(seed).integers(0, model.config.vocab_size, count).tolist()
+
+
+def reference_logits(model, ids):
+    """Run transformers over a whole text: [tokens, vocab_size]."""
+    with torch.inference_mode():
+        return model(torch.tensor([ids])).logits[0]
+
+
+def served(decoder, prompt, *, chunks=(), new=4, deterministic=False, dtype="float32", reuse=False):
+    """Run a prompt in chunks and decode; returns the text and the logits of each new token."""
+    hand = hand_for(
+        decoder,
+        num_blocks=400,
+        block_size=4,
+        deterministic=deterministic,
+        dtype=dtype,
+        reuse=reuse,
+    )
+    hand.start(1, prompt)
+    hand.generate(1, new, chunks=chunks)
+    return hand.texts[1], torch.stack(hand.logits[1])
+
+
+def assert_equals_transformers(model, folder, prompt, **how):
+    """Serve a model from its folder; its logits are those of the model in memory."""
+    text, got = served(load_decoder(open_checkpoint(folder)), prompt, **how)
+
+    expected = reference_logits(model, text[:-1])[len(prompt) - 1 :]
+    assert expected.abs().max() > 0.5, "logits that say nothing"
+    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=0)
+
+
+def change(folder, **values):
+    """Change settings in a folder's config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))

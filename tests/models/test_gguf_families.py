@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from gguf_families import ARCHITECTURES, convert, llama3_factors
+from gguf_families import ARCHITECTURES, SETTINGS, convert, llama3_factors
 from octavo.contract.model import ExpertSpec, LinearRope, TabledRope
 from octavo.errors import ModelError
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.decoder import load_decoder
+from octavo.models.families import find_gguf_family
+from octavo.models.settings import spec_from_gguf
 from octavo.testing.tiny import hand_for
 from tiny_families import ROPES, make_model
 from tiny_model import write_tiny_gguf
@@ -46,7 +48,7 @@ def assert_equal(model, checkpoint, count=50):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_logits_are_those_of_the_model_that_was_converted(tmp_path, name):
-    model = make_model(name, tmp_path / "folder")
+    model = make_model(name, tmp_path / "folder", **SETTINGS.get(name, {}))
     path = convert(model, tmp_path / "m.gguf")
 
     checkpoint = open_checkpoint(path)
@@ -159,6 +161,11 @@ def test_transformers_reads_the_same_file_in_the_same_way(tmp_path, name):
         ({"expert_gating_func": 2}, "expert_gating_func is 2"),
         ({"rope.scaling.type": "longrope"}, "'longrope'; supported: none, linear, yarn"),
         ({"attention.sliding_window": "wide"}, "sliding_window must be a positive whole number"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),
+        (
+            {"attention.sliding_window": 9, "attention.sliding_window_pattern": [True]},
+            "sliding_window_pattern must say yes or no for each of 2 layers",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_named(tmp_path, metadata, message):
@@ -203,13 +210,50 @@ def test_an_architecture_of_mixtures_without_experts_is_refused(tmp_path):
         open_checkpoint(path)
 
 
-def test_a_window_in_the_header_caps_the_context(tmp_path):
-    path = convert(
-        make_model("mistral", tmp_path),
-        tmp_path / "m.gguf",
-        metadata={"attention.sliding_window": 64},
-    )
-    checkpoint = open_checkpoint(path)
+# --- windows
 
-    assert checkpoint.spec.context == 64
-    assert "limited to 64 tokens" in checkpoint.notes[0]
+
+def test_a_window_in_the_header_is_one_of_all_layers(tmp_path):
+    model = make_model("mistral", tmp_path, sliding_window=24)
+    window = {"attention.sliding_window": 24}
+
+    checkpoint = open_checkpoint(convert(model, tmp_path / "m.gguf", metadata=window))
+
+    assert (checkpoint.spec.window, checkpoint.spec.window_layers) == (24, (0, 1))
+    assert checkpoint.spec.context == 512
+    assert_equal(model, checkpoint, 90)
+
+
+@pytest.mark.parametrize("pattern", [3, [True, True, False, True]])
+def test_a_header_may_say_which_layers_have_the_window(tmp_path, pattern):
+    model = make_model("gemma3", tmp_path, query_pre_attn_scalar=24)
+    stated = {"attention.sliding_window_pattern": pattern, "rope.freq_base_swa": 10000.0}
+
+    checkpoint = open_checkpoint(convert(model, tmp_path / "m.gguf", metadata=stated))
+
+    assert checkpoint.spec.window_layers == (0, 1, 3)
+    assert_equal(model, checkpoint, 90)
+
+
+def test_the_largest_gemma_divides_scores_by_another_number_than_others():
+    """Its header does not say so, but no other has 62 layers."""
+    names = "embedding_length feed_forward_length block_count attention.head_count"
+    numbers = dict(zip(names.split(), (5376, 21504, 62, 32), strict=True))
+    header = numbers | {
+        "attention.key_length": 128,
+        "attention.head_count_kv": 16,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.sliding_window": 1024,
+        "context_length": 131072,
+        "rope.freq_base": 1e6,
+        "rope.scaling.type": "linear",
+        "rope.scaling.factor": 8.0,
+    }
+    metadata = {f"gemma3.{key}": value for key, value in header.items()}
+    family = find_gguf_family("gemma3", has_experts=False, where="a header")
+
+    spec = spec_from_gguf(family, metadata, vocab_size=262208, tied=True, where="a header").spec
+
+    assert spec.query_scale == pytest.approx((128 / 168) ** 0.5)
+    assert spec.context == 131072
+    assert len(spec.window_layers) == 52

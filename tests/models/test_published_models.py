@@ -35,6 +35,14 @@ def config(family: str, shape: str, **others: object) -> dict[str, object]:
     return {"model_type": family, **numbers, **others}
 
 
+LINEAR = {"factor": 8.0, "rope_type": "linear"}
+
+
+def gemma(shape: str, **others: object) -> dict[str, object]:
+    """Settings of a Gemma 3, whose heads are all 256 wide."""
+    return config("gemma3_text", shape, head_dim=256, query_pre_attn_scalar=256, **others)
+
+
 PUBLISHED = {
     "Llama 2 7B": (
         config("llama", "32000 4096 11008 32 32 32 4096"),
@@ -63,7 +71,7 @@ PUBLISHED = {
     "Mistral 7B v0.1": (
         config("mistral", "32000 4096 14336 32 32 8 32768", sliding_window=4096),
         7_241_732_096,
-        4096,
+        32_768,
         131_072,
     ),
     "Mistral 7B v0.3": (
@@ -110,6 +118,24 @@ PUBLISHED = {
         596_049_920,
         40_960,
         114_688,
+    ),
+    "Gemma 3 270M": (
+        gemma("262144 640 2048 18 4 1 32768", sliding_window=512),
+        268_098_176,
+        32_768,
+        18_432,
+    ),
+    "Gemma 3 1B": (
+        gemma("262144 1152 6912 26 4 1 32768", sliding_window=512),
+        999_885_952,
+        32_768,
+        26_624,
+    ),
+    "Gemma 3 4B, its text part": (
+        gemma("262208 2560 10240 34 8 4 131072", sliding_window=1024, rope_scaling=LINEAR),
+        3_880_263_168,
+        131_072,
+        143_360,
     ),
     "Qwen3 30B-A3B": (
         config(

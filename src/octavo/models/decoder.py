@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 from octavo.attention.backend import AttentionBackend, StepInputs
 from octavo.contract.model import ModelSpec
-from octavo.errors import ModelError
+from octavo.errors import ConfigError, ModelError
 from octavo.kernels.dtypes import TORCH_DTYPES
 from octavo.kernels.linear import linear
 from octavo.models.experts import Dense, Mixture
-from octavo.models.rope import Rotary, Rotation
+from octavo.models.families import FAMILIES
+from octavo.models.rope import Rotation, rotaries
 from octavo.models.rows import RowTiles
 from octavo.models.weights import weight_shapes
 
@@ -51,8 +52,12 @@ class LayerWeights:
     qk_norm: Tensor | None
     """[heads + kv_heads, head_dim]: the norm of queries for each head, then that of keys."""
     o: Tensor
+    attn_post_norm: Tensor | None
     ffn_norm: Tensor
     feed_forward: Dense | Mixture
+    ffn_post_norm: Tensor | None
+    rotary: int
+    """Which of the decoder's `rotaries` turns its queries and keys."""
 
 
 class Decoder:
@@ -75,8 +80,11 @@ class Decoder:
         self._embedding = embedding
         self._norm = norm
         self._output = output
-        self.rotation = Rotary(spec, embedding.device, embedding.dtype)
-        """Works out the rotary factors of positions."""
+        self.rotaries = rotaries(spec, embedding.device, embedding.dtype)
+        """Work out the rotary factors of positions; a layer says which of them it uses."""
+        # Rounded, as the row it is multiplied with.
+        scale = spec.hidden_size**0.5 if spec.scaled_embedding else 1.0
+        self._embedding_scale = torch.tensor(scale, dtype=embedding.dtype).item()
 
     @property
     def device(self) -> torch.device:
@@ -100,11 +108,13 @@ class Decoder:
         count = inputs.tokens.shape[0]
         sizes = tiles.split(count)
         padding = sum(sizes) - count
-        rows = self._embedding[F.pad(inputs.tokens, (0, padding))].split(sizes)
-        turns = self.rotation(F.pad(inputs.positions, (0, padding))).split(sizes)
+        rows = self._embedded(F.pad(inputs.tokens, (0, padding))).split(sizes)
+        positions = F.pad(inputs.positions, (0, padding))
+        turns = [rotary(positions).split(sizes) for rotary in self.rotaries]
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
-            parts = [self.project(layer, x, turn) for x, turn in zip(rows, turns, strict=True)]
+            pieces = zip(rows, turns[layer.rotary], strict=True)
+            parts = [self.project(layer, x, turn) for x, turn in pieces]
             q, k, v = (_joined([part[i] for part in parts])[:count] for i in range(3))
             backend.write(number, k, v)
             attended = backend.run(number, q).flatten(1)
@@ -163,25 +173,33 @@ class Decoder:
         rows are cut. Returns [rows, hidden_size].
         """
         x, normed = self.enter_feed_forward(layer, x, attended)
-        if isinstance(layer.feed_forward, Dense):
-            return x + layer.feed_forward(normed)
-        return x + layer.feed_forward(normed, tiles)
+        feed = layer.feed_forward
+        fed = feed(normed) if isinstance(feed, Dense) else feed(normed, tiles)
+        return x + self._post_normed(fed, layer.ffn_post_norm)
 
     def enter_feed_forward(
         self, layer: LayerWeights, x: Tensor, attended: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Add attention's output to rows; return them, and what the feed-forward part reads."""
-        x = x + linear(attended, layer.o)
+        x = x + self._post_normed(linear(attended, layer.o), layer.attn_post_norm)
         return x, self._normed(x, layer.ffn_norm)
 
     def logits(self, x: Tensor) -> Tensor:
         """Score the vocabulary after rows: [rows, hidden_size] → [rows, vocab_size] float32."""
         return linear(self._normed(x, self._norm), self._output).float()
 
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        rows = self._embedding[tokens]
+        return rows if self._embedding_scale == 1.0 else rows * self._embedding_scale
+
+    def _post_normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        return x if weight is None else self._normed(x, weight)
+
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         wide = x.float()
         scale = torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + self.spec.norm_eps)
-        return weight * (wide * scale).to(x.dtype)
+        # The weights' dtype is that of x, or float32.
+        return (weight * (wide * scale).to(weight.dtype)).to(x.dtype)
 
 
 def load_decoder(
@@ -189,56 +207,85 @@ def load_decoder(
 ) -> Decoder:
     """Build a decoder from a source of weights.
 
-    Raises ModelError when a tensor has not the shape that the spec asks for.
+    Raises ModelError when a tensor has not the shape that the spec asks for, ConfigError when the
+    numbers of the family are too large for the dtype.
     """
     spec = source.spec
-    shapes = weight_shapes(spec)
-
-    def read(name: str) -> Tensor:
-        values, shape = source.tensor(name), shapes[name]
-        if values.shape != shape:
-            raise ModelError(f"tensor {name} has shape {values.shape}, {spec.family} needs {shape}")
-        # A copy: the source may give a read-only view of a mapped file.
-        tensor = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
-        tensor.copy_(torch.from_numpy(np.require(values, requirements=["C", "W"])))
-        return tensor
-
-    def together(head: str, *names: str) -> Tensor:
-        return torch.cat([read(head + name) for name in names])
-
-    def dense(head: str) -> Dense:
-        return Dense(together(head, "gate", "up"), read(head + "down"))
-
-    def feed_forward(head: str) -> Dense | Mixture:
-        if spec.experts is None:
-            return dense(head)
-        experts = (dense(f"{head}experts.{number}.") for number in range(spec.experts.number))
-        return Mixture(spec.experts, read(head + "router"), tuple(experts))
-
-    def qk_norm(head: str) -> Tensor:
-        norms = (read(head + "q_norm"), spec.num_heads), (read(head + "k_norm"), spec.num_kv_heads)
-        return torch.cat([norm.expand(heads, -1) for norm, heads in norms])
-
-    def layer(number: int) -> LayerWeights:
-        head = f"layers.{number}."
-        return LayerWeights(
-            attn_norm=read(head + "attn_norm"),
-            qkv=together(head, "q", "k", "v"),
-            qkv_bias=together(head, "q_bias", "k_bias", "v_bias") if spec.qkv_bias else None,
-            qk_norm=qk_norm(head) if spec.qk_norm else None,
-            o=read(head + "o"),
-            ffn_norm=read(head + "ffn_norm"),
-            feed_forward=feed_forward(head),
+    family = FAMILIES.get(spec.family)
+    if dtype == "float16" and family is not None and family.float16_overflows:
+        raise ConfigError(
+            f"{spec.family} models compute with numbers above 65,504, the largest of float16: "
+            "choose bfloat16 or float32 as dtype"
         )
-
-    embedding = read("embedding")
+    load = _Loader(source, TORCH_DTYPES[dtype], torch.device(device))
+    embedding = load.tensor("embedding")
     return Decoder(
         spec,
         embedding=embedding,
-        layers=tuple(layer(number) for number in range(spec.num_layers)),
-        norm=read("norm"),
-        output=embedding if spec.tied_embeddings else read("output"),
+        layers=tuple(load.layer(number) for number in range(spec.num_layers)),
+        norm=load.norm("norm"),
+        output=embedding if spec.tied_embeddings else load.tensor("output"),
     )
+
+
+class _Loader:
+    """Reads weights one by one into the dtype and onto the device of a decoder."""
+
+    def __init__(self, source: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
+        self._source = source
+        self._spec = source.spec
+        self._shapes = weight_shapes(source.spec)
+        self._dtype = dtype
+        self._device = device
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        values, shape = self._source.tensor(name), self._shapes[name]
+        if values.shape != shape:
+            raise ModelError(
+                f"tensor {name} has shape {values.shape}, {self._spec.family} needs {shape}"
+            )
+        # A copy: the source may give a read-only view of a mapped file.
+        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
+        tensor.copy_(torch.from_numpy(np.require(values, requirements=["C", "W"])))
+        return tensor
+
+    def norm(self, name: str) -> Tensor:
+        return self.tensor(name, torch.float32 if self._spec.float32_norms else None)
+
+    def layer(self, number: int) -> LayerWeights:
+        spec, head = self._spec, f"layers.{number}."
+        return LayerWeights(
+            attn_norm=self.norm(head + "attn_norm"),
+            qkv=self._together(head, "q", "k", "v"),
+            qkv_bias=self._together(head, "q_bias", "k_bias", "v_bias") if spec.qkv_bias else None,
+            qk_norm=self._qk_norm(head) if spec.qk_norm else None,
+            o=self.tensor(head + "o"),
+            attn_post_norm=self.norm(head + "attn_post_norm") if spec.post_norms else None,
+            ffn_norm=self.norm(head + "ffn_norm"),
+            feed_forward=self._feed_forward(head),
+            ffn_post_norm=self.norm(head + "ffn_post_norm") if spec.post_norms else None,
+            rotary=int(spec.local_rope_theta is not None and number in spec.window_layers),
+        )
+
+    def _together(self, head: str, *names: str) -> Tensor:
+        return torch.cat([self.tensor(head + name) for name in names])
+
+    def _qk_norm(self, head: str) -> Tensor:
+        spec = self._spec
+        # The scale goes into the norm: turning does not change it.
+        queries, keys = self.norm(head + "q_norm") * spec.query_scale, self.norm(head + "k_norm")
+        return torch.cat((queries.expand(spec.num_heads, -1), keys.expand(spec.num_kv_heads, -1)))
+
+    def _feed_forward(self, head: str) -> Dense | Mixture:
+        experts = self._spec.experts
+        if experts is None:
+            return self._dense(head)
+        each = tuple(self._dense(f"{head}experts.{number}.") for number in range(experts.number))
+        return Mixture(experts, self.tensor(head + "router"), each)
+
+    def _dense(self, head: str) -> Dense:
+        gelu = self._spec.activation == "gelu_tanh"
+        return Dense(self._together(head, "gate", "up"), self.tensor(head + "down"), gelu)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

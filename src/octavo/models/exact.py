@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from octavo.errors import ConfigError
 from octavo.models.decoder import Decoder
 from octavo.models.experts import Dense, Mixture
 from octavo.models.rows import RowTiles
@@ -21,6 +22,7 @@ def exact_row_tiles(decoder: Decoder) -> RowTiles:
     The largest tile is the largest count at which a row's bits do not depend on its place among
     its neighbours; one row alone always qualifies. Smaller counts join if their rows are
     bit-equal to those of the largest. Costs a few dozen passes over one layer and the output.
+    Raises ConfigError if the device cannot even repeat itself.
     """
     probe = _Probe(decoder)
     for place, largest in enumerate(CANDIDATES):
@@ -28,7 +30,10 @@ def exact_row_tiles(decoder: Decoder) -> RowTiles:
             continue
         smaller = [size for size in CANDIDATES[place + 1 :] if probe.agrees(size, largest)]
         return RowTiles((*reversed(smaller), largest))
-    raise AssertionError("one row has one place only")
+    raise ConfigError(
+        f"{decoder.device} gives other bits for the same product when it is repeated: turn "
+        "deterministic off, or choose another device"
+    )
 
 
 class _Probe:
@@ -67,7 +72,7 @@ class _Probe:
     def _outputs(self, rows: Tensor) -> list[Tensor]:
         decoder, layer = self._decoder, self._decoder.layers[0]
         rows = rows.to(decoder.device)
-        x, turn = self._x[rows], decoder.rotation(self._positions.to(rows.device)[rows])
+        x, turn = self._x[rows], decoder.rotaries[0](self._positions.to(rows.device)[rows])
         middle, normed = decoder.enter_feed_forward(layer, x, self._attended[rows])
         feed = layer.feed_forward
         # A mixture cuts the rows of an expert into these very tiles, whatever the step holds.

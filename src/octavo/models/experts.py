@@ -6,6 +6,7 @@ bits) on how many rows share a product, which row tiles fix.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,22 +17,29 @@ from octavo.contract.model import ExpertSpec
 from octavo.kernels.linear import linear
 from octavo.models.rows import RowTiles
 
+# (1 + tanh(x)) / 2 is 1 / (1 + exp(-2x)). Source: Hendrycks and Gimpel 2016, arXiv 1606.08415.
+_GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
+_GELU_CUBE = 0.044715
+
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A SwiGLU network: down(silu(gate(x)) * up(x))."""
+    """A gated network: down(activation(gate(x)) * up(x))."""
 
     gate_up: Tensor
     """[2 * intermediate, hidden]: gate, up."""
     down: Tensor
     """[hidden, intermediate]"""
+    gelu: bool = False
+    """The activation is GELU, approximated by tanh, instead of SiLU."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply it to rows: [rows, hidden] → [rows, hidden]."""
         gate, up = linear(x, self.gate_up).chunk(2, dim=-1)
         # Not F.silu: on a CPU its last elements take another path, so that bits depend on place.
         gate = gate.float()
-        active = (gate / (1.0 + torch.exp(-gate))).to(up.dtype)
+        slope = _GELU_SLOPE * (gate + _GELU_CUBE * gate * gate * gate) if self.gelu else gate
+        active = (gate / (1.0 + torch.exp(-slope))).to(up.dtype)
         return linear(active * up, self.down)
 
 

@@ -8,7 +8,7 @@ the plain one. Adding a family is adding a row; reading files is the business of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.contract.model import ModelSpec
@@ -23,6 +23,20 @@ class ExpertKeys:
     width: str
     normalized: str | None
     """Whether routing weights are normalized; None: always."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowKeys:
+    """Where config.json states which layers have a sliding window; `layer_types` comes first."""
+
+    switch: str | None = None
+    """The key that turns windows on; None: a stated sliding_window is on."""
+    first: str | None = None
+    """The key of the first layer with a window; None: all layers have it."""
+    period: str | None = None
+    """The key of a number: of so many layers the last one sees everything."""
+    gguf_period: int | None = None
+    """This number where a GGUF header does not state it; None: all layers have the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +58,23 @@ class Family:
     qkv_bias: bool = False
     qk_norm: bool = False
     experts: ExpertKeys | None = None
-    window_switch: str | None = None
-    """The key that turns sliding windows on; None: a stated sliding_window is on."""
+    windows: WindowKeys | None = None
+    """None: a sliding_window in config.json means nothing, as in transformers."""
+    beyond: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other fields of `ModelSpec`, of their types, that all models of the family share."""
+    folder_norms_less_one: bool = False
+    """Folders store the weights of all RMSNorms less one; GGUF files store them whole."""
+    context_is_stretched: bool = False
+    """A stated context is the one after stretching positions, of whatever kind."""
+    local_rope_key: str | None = None
+    """Where config.json states the rotary base of layers with a window; None: they have no own."""
+    float16_overflows: bool = False
+    """Rows between layers grow beyond 65,504, the largest number of float16."""
+    gguf_query_scalars: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Square of what scores are divided by, by number of layers, if it is not head_dim.
+
+    GGUF does not state it; config.json does, as query_pre_attn_scalar.
+    """
 
 
 _GGUF_ATTENTION = {
@@ -96,10 +125,26 @@ _FOLDER_QK_NORMS = {
     f"layers.{{i}}.{one}_norm": f"model.layers.{{i}}.self_attn.{one}_norm.weight" for one in "qk"
 }
 
+_GGUF_POST_NORMS = {
+    "layers.{i}.attn_post_norm": "blk.{i}.post_attention_norm.weight",
+    "layers.{i}.ffn_post_norm": "blk.{i}.post_ffw_norm.weight",
+}
+_FOLDER_POST_NORMS = {
+    "layers.{i}.attn_post_norm": "model.layers.{i}.post_attention_layernorm.weight",
+    "layers.{i}.ffn_norm": "model.layers.{i}.pre_feedforward_layernorm.weight",
+    "layers.{i}.ffn_post_norm": "model.layers.{i}.post_feedforward_layernorm.weight",
+}
+
 _MIXTRAL_EXPERT = "model.layers.{i}.block_sparse_moe.experts.{j}."
 
 _ALL_DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
-_QWEN_DEFAULTS = {**_ALL_DEFAULTS, "max_position_embeddings": 32768, "rope_theta": 10000.0}
+_QWEN_DEFAULTS = {
+    **_ALL_DEFAULTS,
+    "max_position_embeddings": 32768,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+}
+_QWEN_WINDOWS = WindowKeys(switch="use_sliding_window", first="max_window_layers")
 _ROTARY_PAIRS = frozenset({"q", "k"})
 
 _ROWS = (
@@ -119,9 +164,11 @@ _ROWS = (
             "max_position_embeddings": 131072,
             "rope_theta": 10000.0,
             "num_key_value_heads": 8,
+            "sliding_window": 4096,
         },
         folder_weights={**_FOLDER_ATTENTION, **_FOLDER_DENSE},
         gguf_weights={},
+        windows=WindowKeys(),
     ),
     Family(
         name="mixtral",
@@ -144,24 +191,25 @@ _ROWS = (
         gguf_weights={**_GGUF_ATTENTION, **_GGUF_EXPERTS},
         gguf_paired_rows=_ROTARY_PAIRS,
         experts=ExpertKeys("intermediate_size", None),
+        windows=WindowKeys(),
     ),
     Family(
         name="qwen2",
         gguf_name="qwen2",
-        defaults=_QWEN_DEFAULTS,
+        defaults={**_QWEN_DEFAULTS, "max_window_layers": 28},
         folder_weights={**_FOLDER_ATTENTION, **_FOLDER_BIASES, **_FOLDER_DENSE},
         gguf_weights={**_GGUF_ATTENTION, **_GGUF_BIASES, **_GGUF_DENSE},
         qkv_bias=True,
-        window_switch="use_sliding_window",
+        windows=_QWEN_WINDOWS,
     ),
     Family(
         name="qwen3",
         gguf_name="qwen3",
-        defaults={**_QWEN_DEFAULTS, "head_dim": 128},
+        defaults={**_QWEN_DEFAULTS, "head_dim": 128, "max_window_layers": 28},
         folder_weights={**_FOLDER_ATTENTION, **_FOLDER_QK_NORMS, **_FOLDER_DENSE},
         gguf_weights={**_GGUF_ATTENTION, **_GGUF_QK_NORMS, **_GGUF_DENSE},
         qk_norm=True,
-        window_switch="use_sliding_window",
+        windows=_QWEN_WINDOWS,
     ),
     Family(
         name="qwen3_moe",
@@ -184,12 +232,78 @@ _ROWS = (
         gguf_weights={**_GGUF_ATTENTION, **_GGUF_QK_NORMS, **_GGUF_EXPERTS},
         qk_norm=True,
         experts=ExpertKeys("moe_intermediate_size", "norm_topk_prob"),
-        window_switch="use_sliding_window",
+        # All layers, whatever max_window_layers says: so has transformers.
+        windows=WindowKeys(switch="use_sliding_window"),
+    ),
+    Family(
+        name="gemma3_text",
+        gguf_name="gemma3",
+        defaults={
+            "vocab_size": 262208,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-6,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+            "query_pre_attn_scalar": 256,
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 10000.0,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 6,
+        },
+        folder_weights={
+            **_FOLDER_ATTENTION,
+            **_FOLDER_QK_NORMS,
+            **_FOLDER_POST_NORMS,
+            **_FOLDER_DENSE,
+        },
+        gguf_weights={**_GGUF_ATTENTION, **_GGUF_QK_NORMS, **_GGUF_POST_NORMS, **_GGUF_DENSE},
+        qk_norm=True,
+        windows=WindowKeys(period="sliding_window_pattern", gguf_period=6),
+        beyond={
+            "post_norms": True,
+            "float32_norms": True,
+            "scaled_embedding": True,
+            "activation": "gelu_tanh",
+        },
+        folder_norms_less_one=True,
+        context_is_stretched=True,
+        local_rope_key="rope_local_base_freq",
+        float16_overflows=True,
+        # The one with 27 billion parameters.
+        gguf_query_scalars={62: 168},
     ),
 )
 
 FAMILIES = {family.name: family for family in _ROWS}
 """Rows by the name that config.json uses."""
+
+
+_TEXT_PARTS = {"gemma3": "language_model."}
+"""By the model_type of models of several media, how the names of their text's weights begin."""
+
+
+def text_part(config: dict[str, Any], where: str) -> tuple[dict[str, Any], str]:
+    """Return the settings of a model's text part, and how the names of its weights begin.
+
+    Of a model of text alone: its config.json as it is, and "". `where` names the file for the
+    error.
+    """
+    prefix = _TEXT_PARTS.get(str(config.get("model_type")))
+    if prefix is None:
+        return config, ""
+    part = config.get("text_config")
+    if not isinstance(part, dict):
+        raise ModelError(
+            f"{where}: text_config is {part!r}, but describes the text part of a "
+            f"{config['model_type']} model, which is what is read of it. Download it again."
+        )
+    return part, prefix
 
 
 def find_family(name: object, where: str) -> Family:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -47,7 +48,7 @@ class Rotation:
 
 
 class Rotary:
-    """The rotary positions of one model; pure."""
+    """The rotary positions of a model's layers; pure."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
         self._frequencies = frequencies(spec).to(device)
@@ -62,6 +63,16 @@ class Rotary:
         if self._scale != 1.0:
             cos, sin = cos * self._scale, sin * self._scale
         return Rotation(cos.to(self._dtype), sin.to(self._dtype))
+
+
+def rotaries(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> tuple[Rotary, ...]:
+    """Return the rotary positions of a model: one for all layers, or without and with window."""
+    if spec.local_rope_theta is None:
+        return (Rotary(spec, device, dtype),)
+    local = msgspec.structs.replace(
+        spec, rope_theta=spec.local_rope_theta, rope_scaling=DefaultRope()
+    )
+    return (Rotary(spec, device, dtype), Rotary(local, device, dtype))
 
 
 def frequencies(spec: ModelSpec) -> Tensor:

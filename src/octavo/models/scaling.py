@@ -59,6 +59,18 @@ def rope_from_config(read: Values, context: int) -> tuple[float, RopeScaling]:
     return theta, build(rope, context)
 
 
+def local_rope_from_config(read: Values, key: str) -> float:
+    """Return the rotary base of the layers with a window; key: where it is unless in a table."""
+    table = _table(read, "rope_parameters").get("sliding_attention")
+    if table is None:
+        return read.real(key)
+    if not isinstance(table, dict):
+        raise ModelError(f"{read.where}: rope_parameters.sliding_attention is {table!r}, no table.")
+    rope = Values(table, read.where)
+    rope.refuse_unless("rope_type", (None, "default"))
+    return rope.real("rope_theta", default=read.real(key))
+
+
 def rope_from_gguf(read: Values, factors: tuple[float, ...] | None, head_dim: int) -> RopeScaling:
     """Return the scaling that GGUF metadata states; factors: the file's own table, if it has one.
 
@@ -113,11 +125,11 @@ def _merged_tables(read: Values) -> dict[str, Any]:
     original = merged.get("original_max_position_embeddings")
     kinds: list[Any] = []
     for key in ("rope_scaling", "rope_parameters"):
-        table = read.get(key)
-        if table is None:
-            continue
+        table = _table(read, key)
+        # One table for each kind of layer: the others have windows, and a function of their own.
+        table = table.get("full_attention", table)
         if not isinstance(table, dict):
-            raise ModelError(f"{read.where}: {key} is {table!r}, not a table.")
+            raise ModelError(f"{read.where}: full_attention in {key} is {table!r}, not a table.")
         stated = {name: value for name, value in table.items() if value is not None}
         kinds += [stated[name] for name in ("type", "rope_type") if name in stated]
         merged |= stated
@@ -126,6 +138,13 @@ def _merged_tables(read: Values) -> dict[str, Any]:
     # Any table that asks for scaling counts, even if another one does not.
     unusual = [kind for kind in kinds if kind != "default"]
     return merged | {"rope_type": unusual[0] if unusual else "default"}
+
+
+def _table(read: Values, key: str) -> dict[str, Any]:  # any JSON
+    table = read.get(key)
+    if not isinstance(table, dict | None):
+        raise ModelError(f"{read.where}: {key} is {table!r}, not a table.")
+    return table or {}
 
 
 def _default(rope: Values, context: int) -> RopeScaling:

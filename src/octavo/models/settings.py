@@ -11,11 +11,23 @@ from typing import Any
 
 import msgspec
 
-from octavo.contract.model import DynamicRope, ExpertSpec, ModelSpec
+from octavo.contract.model import DynamicRope, ExpertSpec, ModelSpec, RopeScaling
 from octavo.errors import ModelError
 from octavo.models.families import ExpertKeys, Family
-from octavo.models.scaling import extended_context, rope_from_config, rope_from_gguf
+from octavo.models.scaling import (
+    extended_context,
+    local_rope_from_config,
+    rope_from_config,
+    rope_from_gguf,
+)
 from octavo.models.values import Values
+from octavo.models.windows import Windows, windows_from_config, windows_from_gguf
+
+_ACTIVATIONS = {
+    "silu": ("hidden_act", "silu"),
+    "gelu_tanh": ("hidden_activation", "gelu_pytorch_tanh"),
+}
+"""By our name, the key of config.json that states an activation, and its name there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +63,23 @@ def spec_from_gguf(
     head_dim = read.size("attention.key_length", default=hidden // heads)
     read.refuse_unless("attention.value_length", (None, head_dim))
     read.refuse_unless("rope.dimension_count", (None, head_dim))
+    read.refuse_unless("attn_logit_softcapping", (None, 0.0))
+    read.refuse_unless("final_logit_softcapping", (None, 0.0))
     experts = _experts_from_gguf(family.experts, read)
     scaling = rope_from_gguf(read, rope_factors, head_dim)
+    num_layers, context = read.size("block_count"), read.size("context_length")
+    windows = windows_from_gguf(family.windows, read, num_layers)
     inner = None if experts is None else experts.intermediate_size
     spec = ModelSpec(
         family=family.name,
         vocab_size=vocab_size,
         hidden_size=hidden,
         intermediate_size=read.size("feed_forward_length", default=inner),
-        num_layers=read.size("block_count"),
+        num_layers=num_layers,
         num_heads=heads,
         num_kv_heads=read.size("attention.head_count_kv", default=heads),
         head_dim=head_dim,
-        context=extended_context(read.size("context_length"), scaling),
+        context=_context(family, context, scaling),
         norm_eps=read.real("attention.layer_norm_rms_epsilon"),
         rope_theta=read.real("rope.freq_base", default=10000.0),
         tied_embeddings=tied,
@@ -71,9 +87,11 @@ def spec_from_gguf(
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         experts=experts,
+        local_rope_theta=_local_rope_from_gguf(family, read, windows),
+        query_scale=_query_scale(head_dim, family.gguf_query_scalars.get(num_layers, head_dim)),
+        **family.beyond,
     )
-    window = read.get("attention.sliding_window")
-    return _checked(spec, read.size("attention.sliding_window") if window else None, where)
+    return _checked(spec, windows, where)
 
 
 def spec_from_config(family: Family, config: Mapping[str, Any], *, where: str) -> Reading:
@@ -81,9 +99,14 @@ def spec_from_config(family: Family, config: Mapping[str, Any], *, where: str) -
 
     Raises `ModelError` for settings that the decoder cannot honour.
     """
-    given = {key: value for key, value in config.items() if value is not None}
+    # A window of null is none; elsewhere null means the default.
+    given = {k: v for k, v in config.items() if v is not None or k == "sliding_window"}
     read = Values({**family.defaults, **given}, where)
-    read.refuse_unless("hidden_act", ("silu",))
+    activation_key, activation = _ACTIVATIONS[family.beyond.get("activation", "silu")]
+    read.refuse_unless(activation_key, (activation,))
+    read.refuse_unless("attn_logit_softcapping", (None,))
+    read.refuse_unless("final_logit_softcapping", (None,))
+    read.refuse_unless("use_bidirectional_attention", (None, False))
     read.refuse_unless("attention_bias", (None, False))
     read.refuse_unless("mlp_bias", (None, False))
     read.refuse_unless("tie_word_embeddings", (True, False))
@@ -97,16 +120,19 @@ def spec_from_config(family: Family, config: Mapping[str, Any], *, where: str) -
     context = read.size("max_position_embeddings")
     theta, scaling = rope_from_config(read, context)
     hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
+    head_dim = read.size("head_dim", default=hidden // heads)
+    num_layers = read.size("num_hidden_layers")
+    windows = windows_from_config(family.windows, read, num_layers)
     spec = ModelSpec(
         family=family.name,
         vocab_size=read.size("vocab_size"),
         hidden_size=hidden,
         intermediate_size=read.size("intermediate_size"),
-        num_layers=read.size("num_hidden_layers"),
+        num_layers=num_layers,
         num_heads=heads,
         num_kv_heads=read.size("num_key_value_heads", default=heads),
-        head_dim=read.size("head_dim", default=hidden // heads),
-        context=extended_context(context, scaling),
+        head_dim=head_dim,
+        context=_context(family, context, scaling),
         norm_eps=read.real("rms_norm_eps"),
         rope_theta=theta,
         tied_embeddings=bool(read.get("tie_word_embeddings")),
@@ -114,8 +140,34 @@ def spec_from_config(family: Family, config: Mapping[str, Any], *, where: str) -
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         experts=_experts_from_config(family.experts, read),
+        local_rope_theta=_local_rope_from_config(family, read, windows),
+        query_scale=_query_scale(
+            head_dim, read.real("query_pre_attn_scalar", default=float(head_dim))
+        ),
+        **family.beyond,
     )
-    return _checked(spec, _window(family, read, spec.num_layers), where)
+    return _checked(spec, windows, where)
+
+
+def _context(family: Family, stated: int, scaling: RopeScaling) -> int:
+    return stated if family.context_is_stretched else extended_context(stated, scaling)
+
+
+def _query_scale(head_dim: int, scalar: float) -> float:
+    """Return what turns scores divided by √head_dim into scores divided by √scalar."""
+    return 1.0 if scalar == head_dim else (head_dim / scalar) ** 0.5
+
+
+def _local_rope_from_gguf(family: Family, read: Values, windows: Windows) -> float | None:
+    if family.local_rope_key is None or not windows.layers:
+        return None
+    return read.real("rope.freq_base_swa", default=family.defaults[family.local_rope_key])
+
+
+def _local_rope_from_config(family: Family, read: Values, windows: Windows) -> float | None:
+    if family.local_rope_key is None or not windows.layers:
+        return None
+    return local_rope_from_config(read, family.local_rope_key)
 
 
 def _experts_from_config(keys: ExpertKeys | None, read: Values) -> ExpertSpec | None:
@@ -169,25 +221,7 @@ def _checked_experts(experts: ExpertSpec, read: Values, key: str) -> ExpertSpec:
     return experts
 
 
-def _window(family: Family, read: Values, num_layers: int) -> int | None:
-    """Return the sliding window in tokens; None: no layer has one."""
-    if not read.get("sliding_window"):
-        return None
-    if family.window_switch is not None and not read.get(family.window_switch):
-        return None
-    kinds = read.get("layer_types")
-    if isinstance(kinds, list):
-        if all(kind == "full_attention" for kind in kinds):
-            return None
-    elif read.get("max_window_layers") is not None:
-        # Layers from this one on have the window.
-        first = read.get("max_window_layers")
-        if isinstance(first, int) and first >= num_layers:
-            return None
-    return read.size("sliding_window")
-
-
-def _checked(spec: ModelSpec, window: int | None, where: str) -> Reading:
+def _checked(spec: ModelSpec, windows: Windows, where: str) -> Reading:
     if spec.num_heads % spec.num_kv_heads:
         raise ModelError(
             f"{where}: {spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads "
@@ -203,11 +237,8 @@ def _checked(spec: ModelSpec, window: int | None, where: str) -> Reading:
             f"texts are limited to {spec.context} tokens: the model stretches its positions by "
             "the length of the text (rope type dynamic), which no KV cache can follow exactly"
         )
-    if window is not None and window < spec.context:
-        notes.append(
-            f"texts are limited to {window} tokens of the model's {spec.context}: its layers look "
-            "back no further (sliding_window), and up to that length the answers are exact"
-        )
-        # Within the window, window and full attention agree.
-        spec = msgspec.structs.replace(spec, context=window)
+    # A window that no text fills is none, unless its layers differ in more than that.
+    narrow = windows.tokens is not None and windows.tokens < spec.context
+    if narrow or spec.local_rope_theta is not None:
+        spec = msgspec.structs.replace(spec, window=windows.tokens, window_layers=windows.layers)
     return Reading(spec, tuple(notes))

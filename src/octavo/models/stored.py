@@ -63,13 +63,18 @@ class GGUFWeights:
 
 
 class FolderWeights:
-    """The tensors of a folder, from one safetensors file or several with an index."""
+    """The tensors of a folder, from one safetensors file or several with an index.
 
-    def __init__(self, folder: Path) -> None:
+    prefix: of the names that count; they are told without it.
+    """
+
+    def __init__(self, folder: Path, prefix: str = "") -> None:
+        self._prefix = prefix
         self._file_of: dict[str, SafetensorsFile] = {}
         for path in _weight_files(folder):
             file = SafetensorsFile(path)
-            self._file_of |= dict.fromkeys(file.tensors, file)
+            names = [name for name in file.tensors if name.startswith(prefix)]
+            self._file_of |= {name.removeprefix(prefix): file for name in names}
 
     def names(self) -> list[str]:
         """Name all tensors."""
@@ -77,19 +82,19 @@ class FolderWeights:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape, rows first."""
-        return self._file_of[name].tensors[name].shape
+        return self._file_of[name].tensors[self._prefix + name].shape
 
     def kind(self, name: str) -> str:
         """Return how the numbers are stored, as a word."""
-        return self._file_of[name].tensors[name].dtype
+        return self._file_of[name].tensors[self._prefix + name].dtype
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """Return a tensor's bytes as they lie in the file."""
-        return self._file_of[name].raw(name)
+        return self._file_of[name].raw(self._prefix + name)
 
     def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
         """Read a tensor, or one entry of its first axis."""
-        return self._file_of[name].tensor(name, part)
+        return self._file_of[name].tensor(self._prefix + name, part)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -42,6 +42,8 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes |= {"q_bias": (queries,), "k_bias": (keys,), "v_bias": (keys,)}
     if spec.qk_norm:
         shapes |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
+    if spec.post_norms:
+        shapes |= {"attn_post_norm": (hidden,), "ffn_post_norm": (hidden,)}
     if spec.experts is None:
         return shapes | _feed_forward_shapes(hidden, spec.intermediate_size)
     shapes["router"] = (spec.experts.number, hidden)
