@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from octavo.cli import run
+from tiny_model import write_tiny_gguf
 
 MEMORY = ["--kv-cache-memory-bytes", str(1 << 20)]
 
@@ -57,7 +58,7 @@ def test_json_is_one_document_with_the_documented_keys(tiny, capsys):
         "block_size", "blocks_total", "blocks_used_peak", "logical_blocks_peak",
         "blocks_shared_peak", "token_share_of_allocated", "waste_share",
         "prefix_query_tokens", "prefix_hit_tokens", "copies", "preemptions",
-        "recomputed_tokens",
+        "recomputed_tokens", "groups",
     }  # fmt: skip
     assert document["config"]["block_size"] == 16
     assert document["config"]["sampling"]["temperature"] == 0.0
@@ -80,6 +81,17 @@ def test_raw_continues_the_text_without_a_template(tiny, capsys):
     chat = json.loads(capsys.readouterr().out)["results"][0]["prompt_token_ids"]
 
     assert len(chat) > len(raw)
+
+
+def test_a_model_without_a_template_continues_the_text_and_says_so(tmp_path, capsys):
+    path = write_tiny_gguf(tmp_path / "base.gguf", metadata={"tokenizer.chat_template": None})
+    flags = ["--model", str(path), "--kv-cache-memory-bytes", str(2**20), "--max-tokens", "2"]
+
+    assert run(["generate", "abc", "--json", *flags]) == 0
+
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)["results"][0]["prompt_token_ids"]) <= 3
+    assert "without a chat template" in shown.err
 
 
 BAD = [

@@ -88,6 +88,9 @@ def generate(
         deterministic=deterministic,
         offline=offline,
     )
+    if not raw and not llm.get_tokenizer().has_chat_template:
+        typer.echo("note: a model without a chat template: it continues the texts", err=True)
+        raw = True
     results = llm.generate([_prompt(llm, text, raw=raw) for text in texts], params)
     if json:
         _print_json(llm, texts, params, results, raw=raw)

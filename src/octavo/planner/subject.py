@@ -11,7 +11,7 @@ from octavo.contract.layout import KVLayout, kv_layout, plain_layout
 from octavo.contract.model import ModelSpec
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import open_checkpoint
-from octavo.models.families import find_family
+from octavo.models.families import find_family, text_part
 from octavo.models.settings import spec_from_config
 from octavo.models.stored import read_json
 from octavo.models.weights import weight_shapes
@@ -113,7 +113,7 @@ def model_subject(path: Path) -> Subject:
 
 
 def _config_subject(path: Path) -> Subject:
-    config = read_json(path)
+    config, _ = text_part(read_json(path), str(path))
     family = find_family(config.get("model_type"), str(path))
     spec = spec_from_config(family, config, where=str(path)).spec
     stated = next((config[key] for key in _STORED_DTYPES if config.get(key)), _FULL)

@@ -24,6 +24,11 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._environment: minijinja.Environment | None = None
 
+    @property
+    def exists(self) -> bool:
+        """True if the model's files have a template."""
+        return bool(self._templates)
+
     def render(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         """Return the prompt for a conversation.
 

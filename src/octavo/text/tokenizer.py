@@ -152,6 +152,11 @@ class Tokenizer:
         """
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """True if the model was made for conversations; a pretrained one continues texts."""
+        return self._template.exists
+
     def apply_chat_template(
         self,
         messages: list[dict[str, Any]],
