@@ -66,7 +66,7 @@ def plan(
     price_per_hour: PricePerHour = None,
     throughput: Throughput = None,
     load: Load = None,
-    share_without_paging: Share = 0.32,
+    share_without_paging: Share = 0.31,
     offline: Offline = False,
     json: Json = False,
 ) -> None:

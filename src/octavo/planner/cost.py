@@ -11,7 +11,7 @@ import msgspec
 
 from octavo.errors import ConfigError
 
-SHARE_WITHOUT_PAGING = 0.32
+SHARE_WITHOUT_PAGING = 0.31
 """Load that a machine sustains without paging, as a share of what it sustains with it.
 
 Measured by `octavo bench curve` at the setting of the PagedAttention paper: the rule `max`,
