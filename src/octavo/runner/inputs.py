@@ -1,25 +1,59 @@
-"""Turns a batch into tensors: the only place that builds index tensors from slices."""
+"""Turns a batch into arrays: the only place that builds indices from slices.
+
+Needs numpy only, so that every executor shares it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from octavo.attention.backend import GroupInputs, StepInputs
 from octavo.contract.batch import Batch, Sample, Score, Slice, StepResult
 from octavo.contract.ids import NO_BLOCK, PENDING, BlockId, SeqId
 from octavo.contract.layout import KVLayout
 from octavo.runner.history import Histories, History
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupArrays:
+    """Where one KV group's keys and values of this step's slices lie."""
+
+    tables: Ints
+    """[blocks of all slices]: the slices' tables one after the other."""
+    table_starts: Ints
+    """[slices]: where each slice's table begins in `tables`."""
+    blocks: Ints
+    """[tokens]: the block that each token's KV is written to."""
+    offsets: Ints
+    """[tokens]: the slot within that block."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """One step as arrays. Rows are the tokens of all slices, slice after slice."""
+
+    starts: tuple[int, ...]
+    """Position of the first token of each slice."""
+    lengths: tuple[int, ...]
+    """Tokens of each slice, at least one."""
+    tokens: Ints
+    positions: Ints
+    """Index of each token in its text."""
+    groups: tuple[GroupArrays, ...]
+    """One per KV group."""
+    sample_rows: Ints
+    """The rows whose logits are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one step computes and whom it is for."""
 
-    inputs: StepInputs
+    inputs: StepArrays
     """Its sampled rows are those of the samples, then those of the scores."""
     sampled: int
     """Rows that belong to samples."""
@@ -40,19 +74,11 @@ class InputBuilder:
     Written by the runner that owns it. A sequence is forgotten when a batch names it as ended.
     """
 
-    def __init__(
-        self,
-        layout: KVLayout,
-        *,
-        num_blocks: int,
-        vocab_size: int,
-        device: str | torch.device = "cpu",
-    ) -> None:
+    def __init__(self, layout: KVLayout, *, num_blocks: int, vocab_size: int) -> None:
         self._groups = layout.groups
         self._sizes = layout.block_sizes
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
-        self._device = device
         self._tables: dict[SeqId, tuple[list[BlockId], ...]] = {}
         self._last: dict[SeqId, int] = {}
         # Sequences whose token was to come from a step that failed, or was refused.
@@ -90,7 +116,7 @@ class InputBuilder:
                 table.extend(blocks)
 
     def build(self, batch: Batch) -> Work | None:
-        """Make the tensors of a batch that has been checked and advanced; None: nothing to do.
+        """Make the arrays of a batch that has been checked and advanced; None: nothing to do.
 
         A slice that waits for a token that will never be known is left out: it has no answer.
         """
@@ -116,13 +142,13 @@ class InputBuilder:
             if part.score is not None:
                 first = end - len(part.tokens) + part.score.first
                 wanted.append(np.arange(first, first + len(part.score.targets)))
-        inputs = StepInputs(
+        inputs = StepArrays(
             starts=tuple(part.start for part in slices),
             lengths=tuple(lengths),
-            tokens=self._put(tokens),
-            positions=self._put(positions),
+            tokens=tokens,
+            positions=positions,
             groups=groups,
-            sample_rows=self._put(np.concatenate(wanted)),
+            sample_rows=np.concatenate(wanted),
         )
         work = Work(inputs, int(sampling.sum()))
         work.scores.extend((part.seq, part.score) for part in slices if part.score is not None)
@@ -162,19 +188,16 @@ class InputBuilder:
         owner: np.ndarray,
         positions: np.ndarray,
         size: int,
-    ) -> GroupInputs:
+    ) -> GroupArrays:
         flat = np.concatenate([np.array(table, dtype=np.int64) for table in tables])
         counts = np.array([len(table) for table in tables], dtype=np.int64)
         starts = np.cumsum(counts) - counts
-        return GroupInputs(
-            tables=self._put(flat),
-            table_starts=self._put(starts),
-            blocks=self._put(flat[starts[owner] + positions // size]),
-            offsets=self._put(positions % size),
+        return GroupArrays(
+            tables=flat,
+            table_starts=starts,
+            blocks=flat[starts[owner] + positions // size],
+            offsets=positions % size,
         )
-
-    def _put(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64, copy=False)).to(self._device)
 
     def _check_block(self, block: BlockId, where: str) -> None:
         assert 0 <= block < self._num_blocks, (

@@ -22,6 +22,7 @@ from octavo.pages.arena import Arena
 from octavo.runner.inputs import InputBuilder, Work
 from octavo.runner.logprobs import name_likely
 from octavo.runner.sampler import Refused, check_finite, sample
+from octavo.runner.tensors import step_tensors
 
 MAX_IN_FLIGHT = 2
 SCORED_ROWS = 64
@@ -65,7 +66,6 @@ class TorchRunner:
             arena.layout,
             num_blocks=arena.num_blocks,
             vocab_size=decoder.spec.vocab_size,
-            device=arena.device,
         )
         self._results: deque[StepResult] = deque()
         self._closed = False
@@ -108,13 +108,14 @@ class TorchRunner:
         work = self._inputs.build(batch)
         if work is None:
             return result
-        self._backend.plan(work.inputs)
+        inputs = step_tensors(work.inputs, self._arena.device)
+        self._backend.plan(inputs)
         if work.scores:
-            states = self._decoder.states(work.inputs, self._backend, self.row_tiles)
+            states = self._decoder.states(inputs, self._backend, self.row_tiles)
             logits = self._decoder.score(states[: work.sampled], self.row_tiles)
             self._score(work, states[work.sampled :], result)
         else:
-            logits = self._decoder.forward(work.inputs, self._backend, self.row_tiles)
+            logits = self._decoder.forward(inputs, self._backend, self.row_tiles)
         if self._on_logits is not None:
             self._on_logits(batch, logits)
         if work.samples:
