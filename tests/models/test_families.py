@@ -24,7 +24,7 @@ from octavo.errors import ModelError
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.decoder import load_decoder
 from octavo.models.exact import exact_row_tiles
-from octavo.models.rope import frequencies
+from octavo.models.frequencies import rope_frequencies
 from octavo.testing.tiny import RandomWeights, hand_for, tiny_spec
 from tiny_families import (
     FAMILIES,
@@ -110,7 +110,7 @@ def test_a_stretched_model_may_be_as_long_as_it_was_stretched_to(tmp_path):
         ("yarn", {"attention_factor": 1.25, "truncate": False}, 4096),
     ],
 )
-def test_frequencies_have_the_bits_of_transformers(tmp_path, kind, changes, context):
+def test_frequencies_are_those_of_transformers_up_to_the_last_bit(tmp_path, kind, changes, context):
     rope = ROPES[kind] | changes
     model = make_model(
         "qwen3", tmp_path, rope_parameters=rope, max_position_embeddings=context, head_dim=128
@@ -118,7 +118,8 @@ def test_frequencies_have_the_bits_of_transformers(tmp_path, kind, changes, cont
     expected, scale = ROPE_INIT_FUNCTIONS[kind](model.config)
 
     spec = open_checkpoint(tmp_path).spec
-    assert torch.equal(frequencies(spec), expected)
+    # torch does not round its powers correctly; ours are.
+    np.testing.assert_array_max_ulp(rope_frequencies(spec)[0].values, expected.numpy(), maxulp=1)
     assert getattr(spec.rope_scaling, "attention_factor", 1.0) == scale
 
 
@@ -360,7 +361,7 @@ def test_no_value_of_a_config_crashes(tmp_path, data):
 
     with suppress(ModelError):
         checkpoint = open_checkpoint(tmp_path)
-        assert torch.isfinite(frequencies(checkpoint.spec)).all()
+        assert np.isfinite(rope_frequencies(checkpoint.spec)[0].values).all()
 
 
 def test_a_missing_expert_is_named(tmp_path):
