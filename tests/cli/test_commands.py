@@ -112,7 +112,9 @@ BAD = [
         "allowed_token_ids is [7], but each of these ends the answer, and min_tokens is 2",
     ),
     (["x", "--early-stopping", "soon", "--use-beam-search"], "early_stopping must be true, false"),
-    (["x", "--beam-width", "3"], "beam_width is 3, but use_beam_search is false"),
+    (["x", "--length-penalty", "3"], "length_penalty is 3.0, but use_beam_search is false"),
+    (["x", "--beam-width", "0"], "beam_width must be a whole number from 1 to 256, got 0"),
+    (["x", "--beam-width", "4", "--top-k", "3"], "top_k cannot be combined with use_beam_search"),
     (["x", "--scheduling-policy", "lifo"], "scheduling_policy 'lifo' is not one of fcfs"),
     (["x", "--device", "mars"], "device 'mars'"),
     (["x", "--kv-cache-dtype", "int3"], "'int3' is not"),
@@ -228,6 +230,22 @@ def test_there_is_a_flag_for_every_sampling_option(capsys):
         one = name.replace("_ids", "_id").replace("bad_words", "bad_word")
         flag = "--" + one.replace("_", "-")
         assert flag in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "width"), [(["--beam-width", "3"], 3), (["--use-beam-search"], 4)]
+)
+def test_a_beam_width_alone_asks_for_a_search(tiny, capsys, flags, width):
+    flags = [*flags, "--length-penalty", "0.5", "--early-stopping", "never", "--max-tokens", "4"]
+    assert run(["generate", "x", "--raw", "--json", *flags, *tiny]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    (result,) = document["results"]
+    scores = [a["cumulative_logprob"] / len(a["token_ids"]) ** 0.5 for a in result["outputs"]]
+    assert len(scores) == width
+    assert scores == sorted(scores, reverse=True)
+    assert document["config"]["sampling"]["use_beam_search"]
+    assert document["config"]["sampling"]["early_stopping"] == "never"
 
 
 def test_log_probabilities_are_in_the_document(tiny, capsys):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from octavo.bench.curve import CurveRow
 from octavo.bench.memory import MemoryRow
+from octavo.bench.sharing import Curve, SharingRow
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,6 +91,39 @@ def plot_rates(rates: Iterable[tuple[str, float]], path: Path) -> None:
         bars = axes.bar([name], [rate], width=0.6, color="#2a6f97")
         axes.bar_label(bars, fmt="%.1f")
     axes.set_ylabel("output tokens a second")
+    _save(figure, path)
+
+
+_METHODS = {"samples": "#2a6f97", "beams": "#e76f51"}
+
+
+def plot_sharing(rows: list[SharingRow], curves: list[Curve], path: Path) -> None:
+    """Draw the blocks over the steps, widest setting of each method, and the shares as bars."""
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    figure = _figure(4.2 * (len(workloads) + 1) + 1, 4.0)
+    *panels, bars = figure.subplots(1, len(workloads) + 1, squeeze=False)[0]
+    for axes, workload in zip(panels, workloads, strict=True):
+        widest = {c.method: c for c in curves if c.workload == workload}
+        for method, curve in widest.items():
+            steps = [curve.every * place for place in range(len(curve.logical))]
+            label, colour = f"{method}, {curve.n_or_width}", _METHODS[method]
+            axes.plot(steps, curve.logical, color=colour, linestyle="--", linewidth=1)
+            axes.plot(steps, curve.physical, color=colour, label=label, linewidth=1.6)
+        axes.set_title(workload, fontsize=10)
+        axes.set_xlabel("step")
+        axes.set_ylabel("blocks: logical (dashed), physical")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=8)
+    labels = [f"{row.workload.partition('-')[0]}\n{row.method} {row.n_or_width}" for row in rows]
+    shares = [100 * row.blocks_saved_share for row in rows]
+    errors = [100 * (row.blocks_saved_error or 0.0) for row in rows]
+    colours = [_METHODS[row.method] for row in rows]
+    places = list(range(len(rows)))
+    bars.barh(places, shares, xerr=errors, color=colours, height=0.7)
+    bars.set_yticks(places, labels, fontsize=7)
+    bars.invert_yaxis()
+    bars.set_xlim(0, 100)
+    bars.set_xlabel("blocks saved, % of logical")
     _save(figure, path)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from random import Random
+from statistics import NormalDist
 
 from octavo.errors import ConfigError
 
@@ -24,6 +26,13 @@ class LogNormal:
         prompt = _log_normal(random, self.mean_input, self.sigma_input)
         output = _log_normal(random, self.mean_output, self.sigma_output)
         return clip(prompt, output, max_length)
+
+    def slices(self, count: int) -> tuple[list[int], list[int]]:
+        """Return the means of `count` equally likely slices of each length, ascending."""
+        return (
+            _slices(self.mean_input, self.sigma_input, count),
+            _slices(self.mean_output, self.sigma_output, count),
+        )
 
 
 DISTRIBUTIONS = {
@@ -87,6 +96,40 @@ def draw(name: str, *, requests: int, max_length: int, seed: int) -> Workload:
     return Workload(name, words, lengths, seed)
 
 
+_PAIRINGS = 1000
+
+
+def draw_evenly(name: str, *, requests: int, max_length: int, seed: int) -> Workload:
+    """Take lengths that few requests can stand for a distribution with.
+
+    Each distribution is cut into `requests` slices, equally likely, and the mean of each is taken,
+    so that the mean of all is right, long tail included. Prompts and answers are paired at random:
+    of 1,000 pairings the one that is least correlated, as independent draws are. Raises
+    ConfigError for an unknown name.
+    """
+    if name not in DISTRIBUTIONS:
+        raise ConfigError(f"distribution {name!r} is not one of {', '.join(DISTRIBUTIONS)}")
+    source, random = DISTRIBUTIONS[name], Random(seed)
+    prompts, outputs = source.slices(requests)
+    apart = requests * (sum(prompts) / requests) * (sum(outputs) / requests)
+
+    def shuffled() -> list[int]:
+        return random.sample(prompts, requests)
+
+    def correlation(order: list[int]) -> float:
+        return abs(sum(p * o for p, o in zip(order, outputs, strict=True)) - apart)
+
+    order = min((shuffled() for _ in range(_PAIRINGS)), key=correlation)
+    pairs = zip(order, outputs, strict=True)
+    lengths = tuple(clip(prompt, output, max_length) for prompt, output in pairs)
+    words = (
+        f"means of {requests} equally likely slices of a log-normal, means {source.mean_input} / "
+        f"{source.mean_output}, sigma {source.sigma_input} / {source.sigma_output}, paired without "
+        f"correlation, clipped to {max_length} in all"
+    )
+    return Workload(name, words, lengths, seed)
+
+
 def clip(prompt: int, output: int, max_length: int) -> tuple[int, int]:
     """Cut lengths to at least one token each and `max_length` together, the prompt first."""
     prompt = min(max(1, prompt), max_length - 1)
@@ -96,3 +139,13 @@ def clip(prompt: int, output: int, max_length: int) -> tuple[int, int]:
 def _log_normal(random: Random, mean: float, sigma: float) -> int:
     # The mean of a log-normal variable is exp(mu + sigma² / 2).
     return round(random.lognormvariate(math.log(mean) - sigma * sigma / 2, sigma))
+
+
+def _slices(mean: float, sigma: float, count: int) -> list[int]:
+    # Below a point, e^x has the share of its mean that the normal has below it moved by sigma.
+    normal = NormalDist()
+    inner = [normal.inv_cdf(number / count) for number in range(1, count)]
+    shares = [0.0, *(normal.cdf(point - sigma) for point in inner), 1.0]
+    return [
+        max(1, round(count * mean * (above - below))) for below, above in itertools.pairwise(shares)
+    ]

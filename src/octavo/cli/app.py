@@ -16,6 +16,7 @@ from octavo.cli.generate import generate
 from octavo.cli.output import OutputError, ReaderGone, say
 from octavo.cli.plan import plan
 from octavo.cli.pull import pull
+from octavo.cli.sharing import sharing
 from octavo.errors import Corrupted, OctavoError, OutOfBlocks
 
 BAD_INPUT = 2
@@ -28,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+bench.command()(sharing)
 app.add_typer(bench, name="bench")
 for _command in (generate, chat, pull, plan, doctor):
     app.command()(_command)

@@ -47,7 +47,8 @@ Beams = Annotated[
     bool, typer.Option("--use-beam-search", help="Look for the most likely texts; draw nothing.")
 ]
 BeamWidth = Annotated[
-    int | None, typer.Option(help="Texts that beam search follows and prints; default: 4.")
+    int | None,
+    typer.Option(help="Use beam search, follow and print so many texts; default: 4."),
 ]
 LengthPenalty = Annotated[
     float, typer.Option(help="Of beam search: above 0 favours long texts, below 0 short ones.")
@@ -133,7 +134,7 @@ def _sampling(
         prompt_logprobs=prompt_logprobs,
         skip_special_tokens=skip_special_tokens,
         detokenize=detokenize,
-        use_beam_search=use_beam_search,
+        use_beam_search=use_beam_search or beam_width is not None,
         beam_width=beam_width,
         length_penalty=length_penalty,
         early_stopping={"true": True, "false": False}.get(early_stopping, early_stopping),

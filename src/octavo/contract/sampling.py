@@ -22,7 +22,13 @@ _NUMBERS = (
     "frequency_penalty",
     "repetition_penalty",
 )
-_FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize")
+_FLAGS = (
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "detokenize",
+    "use_beam_search",
+)
 
 
 MAX_N = 16_384
@@ -268,7 +274,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
         plain = SamplingParams()
         for name in ("n", "top_k", "top_p", "min_p", "stop", "logprobs"):
-            if getattr(self, name) != getattr(plain, name):
+            value = getattr(self, name)
+            if value != getattr(plain, name) and (name, value) != ("top_k", -1):
                 raise RequestError(
                     f"{name} cannot be combined with use_beam_search: {_INSTEAD[name]}"
                 )

@@ -90,7 +90,7 @@ class Engine:
         Raises RequestError, changing nothing, if it can never be served.
         """
         effective = self._scheduler.add(request)
-        for index in range(request.sampling.n):
+        for index in range(request.sampling.choices):
             self._texts[request.id, index] = AnswerText(self._tokenizer, request.sampling)
         return effective
 

@@ -49,7 +49,7 @@ class EngineThread:
             except OctavoError as error:
                 listener(error)
             else:
-                self._listeners[request.id] = (listener, request.sampling.n)
+                self._listeners[request.id] = (listener, request.sampling.choices)
                 listener(Accepted(effective))
 
         self._send(command)

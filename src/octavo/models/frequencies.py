@@ -1,7 +1,8 @@
 """Rotary frequencies: by which angle each pair of a head turns from one position to the next.
 
 Worked out as transformers does, in the same order and in float32, since at long positions the last
-bits of a frequency show; powers are rounded correctly, which torch does not do. Needs numpy only, so that every executor shares it.
+bits of a frequency show; powers are rounded correctly, which torch does not do. Needs numpy only,
+so that every executor shares it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,13 @@ def log_probability(row: Row, token: int) -> float:
     return float(np.float64(row[token]) - _level(row))
 
 
+def log_probabilities(row: Row) -> NDArray[np.float64]:
+    """Work out the natural logarithms of all tokens' probabilities, in float64."""
+    wide = row.astype(np.float64)
+    wide -= _level(wide)
+    return wide
+
+
 def name_likely(row: Row, token: int, top: int) -> Logprobs:
     """Describe the `top` most likely tokens (-1: all), and `token` if it is not one of them."""
     count = len(row) if top < 0 else min(top, len(row))

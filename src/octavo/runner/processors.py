@@ -22,7 +22,7 @@ _LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class Eligible:
     """The tokens that may still be chosen."""
 
     row: Row
@@ -31,7 +31,7 @@ class Candidates:
     """Ascending; None: all tokens."""
 
 
-def process(row: Row, one: Sample, history: History | None, position: int) -> Candidates:
+def process(row: Row, one: Sample, history: History | None, position: int) -> Eligible:
     """Apply, in this order: allowed tokens, bad words, the ban of end tokens, bias, penalties.
 
     position: where the new token will stand. What is banned stays banned. Without any of these
@@ -48,7 +48,7 @@ def process(row: Row, one: Sample, history: History | None, position: int) -> Ca
             assert history is not None, f"sequence {one.seq} looks back at an unknown text"
             _penalize(row, one, history)
         np.clip(row, -_LARGEST, _LARGEST, out=row)
-    return Candidates(row if ids is None else row[ids], ids)
+    return Eligible(row if ids is None else row[ids], ids)
 
 
 def _not_banned(size: int, one: Sample, history: History | None, position: int) -> Ids | None:

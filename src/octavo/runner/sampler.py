@@ -1,4 +1,4 @@
-"""Chooses tokens from logits.
+"""Chooses tokens from logits, or names those that a beam search may go on with.
 
 A pure function of one row, its options, its own text, a seed and a position. It needs numpy
 only, so that every executor can share it.
@@ -11,13 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.contract.batch import Sample, Sampled
+from octavo.contract.batch import Candidates, Sample, Sampled
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import ModelError
 from octavo.runner.history import History
-from octavo.runner.logprobs import Ids, Row, log_probability, most_likely, name_likely
+from octavo.runner.logprobs import (
+    Ids,
+    Row,
+    log_probabilities,
+    log_probability,
+    most_likely,
+    name_likely,
+)
 from octavo.runner.philox import uniforms
-from octavo.runner.processors import Candidates, process
+from octavo.runner.processors import Eligible, process
 
 Weights = NDArray[np.float64]
 
@@ -36,8 +43,8 @@ def sample(
     samples: list[Sample],
     positions: list[int],
     histories: list[History | None] | None = None,
-) -> list[Sampled | Refused]:
-    """Choose one token for each row.
+) -> list[Sampled | Candidates | Refused]:
+    """Choose one token for each row, or find its likeliest ones if the sample asks for candidates.
 
     logits: [rows, vocab]; positions: where each new token will stand in its text; histories:
     the texts before, where a sample looks back. Log-probabilities are taken first; then come
@@ -49,20 +56,37 @@ def sample(
         f"{len(logits)} rows of logits for {len(samples)} samples at {len(positions)} positions"
     )
     draws = uniforms([one.seed for one in samples], positions)
-    chosen: list[Sampled | Refused] = []
+    chosen: list[Sampled | Candidates | Refused] = []
     for row, one, position, history, draw in zip(
         logits, samples, positions, texts, draws, strict=True
     ):
         check_finite(row, f"sequence {one.seq} at position {position}")
-        candidates = process(row, one, history, position)
-        if len(candidates.row) == 0:
+        if one.candidates:
+            chosen.append(find_candidates(row, one, history, position))
+            continue
+        eligible = process(row, one, history, position)
+        if len(eligible.row) == 0:
             chosen.append(Refused(_nothing_left(one, position)))
             continue
-        token = choose(candidates, one.params, float(draw))
+        token = choose(eligible, one.params, float(draw))
         top = one.params.logprobs
         named = None if top is None else name_likely(row, token, top)
         chosen.append(Sampled(token, log_probability(row, token), named))
     return chosen
+
+
+def find_candidates(row: Row, one: Sample, history: History | None, position: int) -> Candidates:
+    """Find the likeliest tokens after a text, best first, ties by ascending id.
+
+    Unlike in `sample`, `process` works on log-probabilities, which are never scaled again: what
+    it adds to a token changes no other one. That is how transformers scores beams.
+    """
+    eligible = process(log_probabilities(row), one, history, position)
+    places = most_likely(eligible.row, one.candidates)
+    # Stable, so that equally likely tokens stay in the order of their ids.
+    places = places[np.argsort(-eligible.row[places], kind="stable")]
+    ids = places if eligible.ids is None else eligible.ids[places]
+    return Candidates(tuple(ids.tolist()), tuple(eligible.row[places].tolist()))
 
 
 def check_finite(row: Row, where: str) -> None:
@@ -88,14 +112,14 @@ def _nothing_left(one: Sample, position: int) -> str:
     )
 
 
-def choose(candidates: Candidates, params: SamplingParams, draw: float) -> int:
+def choose(eligible: Eligible, params: SamplingParams, draw: float) -> int:
     """Choose a token: temperature, min_p, top_k, top_p, then the inverse of the distribution.
 
     draw: in [0, 1). The answer is the first id, in ascending order, at which the sum of the kept
     tokens' weights exceeds draw times their total, in float64. Equally likely tokens are
     kept, and taken when greedy, by ascending id.
     """
-    row, ids = candidates.row, candidates.ids
+    row, ids = eligible.row, eligible.ids
     if params.greedy:
         place = int(row.argmax())
         return place if ids is None else int(ids[place])
