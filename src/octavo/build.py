@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from octavo.config import EngineConfig
-from octavo.contract.formats import ITEM_BYTES, format_names
-from octavo.contract.layout import KVLayout, kv_layout
+from octavo.contract.layout import KVLayout
 from octavo.contract.model import ModelSpec
 from octavo.contract.namespace import Namespace
 from octavo.engine.engine import Engine, ModelRunner
 from octavo.errors import ConfigError, ModelError
+from octavo.executors.choice import named
+from octavo.executors.native import NATIVE, choose_native
+from octavo.executors.torch import choose_torch
 from octavo.machine import free_memory_bytes
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.groups import Groups
@@ -28,7 +28,6 @@ from octavo.memory.tier import Tier
 from octavo.models.catalog import CATALOG, DEFAULT_ALIAS, find, pull
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.models.hub import fetch_folder, is_hub_id
-from octavo.models.weights import weight_shapes
 from octavo.plugins import extended
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
@@ -37,20 +36,9 @@ from octavo.sched.scheduler import Scheduler
 from octavo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import torch
-
-    from octavo.attention.backend import AttentionBackend
-    from octavo.pages.arena import Arena
-    from octavo.pages.codec import KVCodec, KVCodecs
-    from octavo.runner.torch_runner import LogitsObserver
-
-    MakeAttention: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
+    from octavo.executors.choice import Observer
 
 Report = Callable[[str], None]
-
-_Row = TypeVar("_Row")
 
 EVICTION_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"lru": Lru}
 """Which cached block goes first, by name."""
@@ -77,24 +65,6 @@ class Built:
     max_model_len: int
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic executor computes; empty if it is not."""
-
-
-def attention_backends() -> dict[str, MakeAttention]:
-    """Return the attention backends by name, those of plug-ins included; loads torch."""
-    from octavo.attention.reference import ReferenceAttention
-
-    def reference(arena: Arena, spec: ModelSpec) -> AttentionBackend:
-        return ReferenceAttention(arena, num_heads=spec.num_heads)
-
-    table: dict[str, MakeAttention] = {"reference": reference}
-    return extended("octavo.attention", table)
-
-
-def kv_codecs() -> dict[str, Callable[[], KVCodec]]:
-    """Return the makers of KV codecs by name, those of plug-ins included; loads torch."""
-    from octavo.pages.codecs import CODECS
-
-    return extended("octavo.codecs", CODECS)
 
 
 def pull_model(name: str, report: Report) -> Path:
@@ -140,7 +110,7 @@ def build_engine(
     config: EngineConfig,
     *,
     report: Report,
-    on_logits: LogitsObserver | None = None,
+    on_logits: Observer | None = None,
     depth: int = 1,
 ) -> Built:
     """Build everything that an engine needs. Raises ConfigError, ModelError or FetchError.
@@ -149,23 +119,22 @@ def build_engine(
     steps in flight; this executor computes as it is given a step, so that 2 brings no speed.
     """
     reservations = extended("octavo.reservations", RESERVATIONS)
-    rule = _named("reservation", config.reservation, reservations)
+    rule = named("reservation", config.reservation, reservations)
     orders = extended("octavo.orders", ORDERS)
-    order = _named("scheduling_policy", config.scheduling_policy, orders)
+    order = named("scheduling_policy", config.scheduling_policy, orders)
     policies = extended("octavo.eviction", EVICTION_POLICIES)
-    policy = _named("eviction_policy", config.eviction_policy, policies)
-    _require_torch()
-    device = _device(config.device)
+    policy = named("eviction_policy", config.eviction_policy, policies)
+    choose = choose_native if config.backend == NATIVE else choose_torch
     path = resolve_model(config.model, offline=config.offline, report=report)
     checkpoint = open_checkpoint(path)
     for note in checkpoint.notes:
         report(note)
-    numbers = _numbers(config, checkpoint, device)
-    layout = numbers.layout
+    executor = choose(config, checkpoint)
+    layout = executor.layout
     longest = _max_model_len(config, checkpoint.spec)
     tokenizer = open_tokenizer(checkpoint)
-    num_blocks = pool_blocks(config, layout, longest, gpu_bytes=_gpu_bytes(checkpoint, numbers))
-    runner, tiles = _torch_runner(config, checkpoint, numbers, num_blocks, on_logits)
+    num_blocks = pool_blocks(config, layout, longest, gpu_bytes=executor.gpu_bytes)
+    runner, tiles = executor.make(num_blocks, on_logits)
     step_tokens = config.max_num_batched_tokens
     cache, pool_tokens = build_cache(
         rule, layout, num_blocks, longest=longest, step_tokens=step_tokens, policy=policy()
@@ -178,9 +147,9 @@ def build_engine(
         tokenizer=tokenizer,
         spec=checkpoint.spec,
         layout=layout,
-        namespace=Namespace(model=checkpoint.identity, lossy=numbers.lossy),
+        namespace=Namespace(model=checkpoint.identity, lossy=executor.lossy),
         model_path=path,
-        device=str(device),
+        device=executor.device,
         num_blocks=num_blocks,
         max_model_len=longest,
         deterministic_tiles=tiles,
@@ -236,94 +205,6 @@ def build_cache(
     return regions, regions.longest
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """How the numbers of a model and of its KV are held, and where."""
-
-    device: torch.device
-    dtype: str
-    """Of the weights."""
-    codecs: KVCodecs
-    layout: KVLayout
-
-    @property
-    def lossy(self) -> str:
-        """Names the codecs if KV does not come back as it was computed; else empty."""
-        if all(self.dtype in codec.exact_for for codec in self.codecs):
-            return ""
-        return f"kv_cache_dtype={self.layout.dtype}"
-
-
-def _numbers(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> _Numbers:
-    dtype = checkpoint.dtype if config.dtype == "auto" else config.dtype
-    names = format_names(dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
-    table = kv_codecs()
-    keys, values = (_named("kv_cache_dtype", name, table)() for name in names)
-    for name, codec in zip(names, (keys, values), strict=True):
-        if codec.format.name != name:
-            raise ConfigError(
-                f"KV codec {name!r} calls its format {codec.format.name!r}: its package must give "
-                "both one name, or texts of two codecs might be mixed up"
-            )
-    stored = (keys.format, values.format)
-    layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=stored)
-    return _Numbers(device, dtype, (keys, values), layout)
-
-
-def _device(name: str) -> torch.device:
-    from octavo.runner.device import find_device
-
-    return find_device(name)
-
-
-def _gpu_bytes(checkpoint: Checkpoint, numbers: _Numbers) -> int | None:
-    """Bytes that the weights will leave of a GPU; None: there is none. Raises ConfigError."""
-    from octavo.runner.device import free_device_bytes
-
-    free = free_device_bytes(numbers.device)
-    if free is None:
-        return None
-    shapes = weight_shapes(checkpoint.spec).values()
-    weights = ITEM_BYTES[numbers.dtype] * sum(math.prod(shape) for shape in shapes)
-    if weights >= free:
-        raise ConfigError(
-            f"the weights take {weights} bytes, but {numbers.device} has {free} free: choose a "
-            "smaller dtype or model, another device, or end what uses this one"
-        )
-    return free - weights
-
-
-def _torch_runner(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    numbers: _Numbers,
-    num_blocks: int,
-    on_logits: LogitsObserver | None,
-) -> tuple[ModelRunner, tuple[int, ...]]:
-    from octavo.models.decoder import load_decoder
-    from octavo.pages.arena import Arena
-    from octavo.runner.torch_runner import TorchRunner
-
-    layout, device = numbers.layout, numbers.device
-    decoder = load_decoder(checkpoint, dtype=numbers.dtype, device=device)
-    try:
-        arena = Arena(layout, num_blocks, device=device, codecs=numbers.codecs)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated on "
-            f"{device}: lower kv_cache_memory_bytes"
-        ) from error
-    backend = _named("attention_backend", config.attention_backend, attention_backends())
-    runner = TorchRunner(
-        decoder,
-        arena,
-        backend(arena, checkpoint.spec),
-        deterministic=config.deterministic,
-        on_logits=on_logits,
-    )
-    return runner, runner.row_tiles.sizes
-
-
 def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
     if config.max_model_len is None:
         return spec.context
@@ -333,16 +214,3 @@ def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
             "lower it"
         )
     return config.max_model_len
-
-
-def _named(what: str, name: str, table: dict[str, _Row]) -> _Row:
-    if not isinstance(name, str) or name not in table:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{what} {name!r} is not one of {', '.join(table)}")
-    return table[name]
-
-
-def _require_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise ConfigError(
-            "this executor needs torch, which is not installed: pip install 'octavo[torch]'"
-        )

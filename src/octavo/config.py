@@ -8,6 +8,8 @@ from typing import cast
 from octavo.errors import ConfigError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+CPU_ARITHMETICS = ("int8", "bf16", "float32")
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +46,20 @@ class EngineConfig:
     """fcfs, priority, or one that a plug-in brings."""
     eviction_policy: str = "lru"
     """Which cached block is given up first: lru, or one that a plug-in brings."""
-    attention_backend: str = "reference"
-    """reference, or one that a plug-in brings."""
+    backend: str = "reference"
+    """reference, cpu (native kernels, without torch), or one that a plug-in brings."""
+    cpu_arithmetic: str | None = None
+    """Of the backend cpu, for weights of 8 bits or less: int8, bf16 or float32; None: int8, or
+    what dtype implies."""
+    threads: int | None = None
+    """Of the backend cpu; None: one for each core that this process may use."""
     deterministic: bool = False
     """The same bits whatever else is in the batch, warm or cold; slower."""
     offline: bool = False
     """Never fetch a model."""
 
     def __post_init__(self) -> None:
+        self._check_cpu()
         for name in ("deterministic", "offline"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
@@ -71,6 +79,16 @@ class EngineConfig:
         if self.kv_cache_memory_bytes is not None:
             _check_count("kv_cache_memory_bytes", self.kv_cache_memory_bytes, least=1)
         _check_count("seed", self.seed, least=-(2**63))
+
+    def _check_cpu(self) -> None:
+        if self.cpu_arithmetic not in (None, *CPU_ARITHMETICS):
+            raise ConfigError(
+                f"cpu_arithmetic {self.cpu_arithmetic!r} is not one of {', '.join(CPU_ARITHMETICS)}"
+            )
+        if self.threads is not None:
+            _check_count("threads", self.threads, least=1)
+            if self.threads > MOST_THREADS:
+                raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

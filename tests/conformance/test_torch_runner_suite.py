@@ -24,18 +24,13 @@ def test_torch_runner(backend, deterministic):
 
     def make_failing(step):
         runner = make()
-        forward, submit = runner._decoder.forward, runner.submit
+        compute, submit = runner._executor.compute, runner.submit
 
-        class Broken:
-            """A decoder whose device fails in one step."""
-
-            def __getattr__(self, name):
-                return getattr(decoder, name)
-
-            def forward(self, *arguments):
-                if failing:
-                    raise RuntimeError("the device caught fire")
-                return forward(*arguments)
+        def burning(arrays):
+            """The device fails in one step."""
+            if failing:
+                raise RuntimeError("the device caught fire")
+            compute(arrays)
 
         failing = []
 
@@ -43,7 +38,7 @@ def test_torch_runner(backend, deterministic):
             failing[:] = [True] if batch.step == step else []
             submit(batch)
 
-        runner._decoder = Broken()
+        runner._executor.compute = burning
         runner.submit = watched
         return runner
 

@@ -51,7 +51,7 @@ def test_a_model_answers_with_the_plugins_policy_and_backend(site, tiny_gguf):
         "        p = P(temperature=0, max_tokens=8, ignore_eos=True)\n"
         "        return llm.generate('Hello there', p)[0].outputs[0].token_ids\n"
         "ours = run()\n"
-        "assert run(eviction_policy='second_chance', attention_backend='sdpa') == ours\n"
+        "assert run(eviction_policy='second_chance', backend='sdpa') == ours\n"
         "print('same')\n"
     )
 
@@ -64,7 +64,7 @@ def test_a_model_answers_with_the_plugins_codec(site, tiny_gguf):
     code = (
         "import sys; from octavo import LLM, SamplingParams as P\n"
         "for backend in ('reference', 'sdpa'):\n"
-        "    with LLM(sys.argv[1], kv_cache_dtype='fp8_e4m3', attention_backend=backend,\n"
+        "    with LLM(sys.argv[1], kv_cache_dtype='fp8_e4m3', backend=backend,\n"
         "             kv_cache_memory_bytes=1 << 20) as llm:\n"
         "        p = P(temperature=0, max_tokens=8, ignore_eos=True)\n"
         "        tokens = llm.generate('Hello there', p)[0].outputs[0].token_ids\n"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from octavo.cli.options import (
-    Attention,
+    Arithmetic,
+    Backend,
     BlockSize,
     Deterministic,
     Device,
@@ -29,6 +30,7 @@ from octavo.cli.options import (
     Reservation,
     Scheduling,
     StepTokens,
+    Threads,
 )
 from octavo.cli.output import print_json, say
 from octavo.cli.sampling import with_sampling
@@ -60,7 +62,9 @@ def generate(
     reservation: Reservation = "on_demand",
     scheduling_policy: Scheduling = "fcfs",
     eviction_policy: Eviction = "lru",
-    attention_backend: Attention = "reference",
+    backend: Backend = "reference",
+    cpu_arithmetic: Arithmetic = None,
+    threads: Threads = None,
     engine_seed: EngineSeed = 0,
     deterministic: Deterministic = False,
     offline: Offline = False,
@@ -84,7 +88,9 @@ def generate(
         reservation=reservation,
         scheduling_policy=scheduling_policy,
         eviction_policy=eviction_policy,
-        attention_backend=attention_backend,
+        backend=backend,
+        cpu_arithmetic=cpu_arithmetic,
+        threads=threads,
         deterministic=deterministic,
         offline=offline,
     )
@@ -153,7 +159,7 @@ def _print_json(
     payload: dict[str, object] = {
         "model": built.model_path.name,
         "dtype": built.layout.dtype,
-        "backend": llm.config.attention_backend,
+        "backend": llm.config.backend,
         "results": [
             _result_keys(text, result) for text, result in zip(texts, results, strict=True)
         ],

@@ -44,7 +44,13 @@ Reservation = Annotated[
 ]
 Scheduling = Annotated[str, typer.Option(help="Who runs first: fcfs, priority, or a plug-in's.")]
 Eviction = Annotated[str, typer.Option(help="Which cached block goes first: lru, or a plug-in's.")]
-Attention = Annotated[str, typer.Option(help="reference, or a plug-in's.")]
+Backend = Annotated[
+    str, typer.Option(help="reference, cpu (native kernels, no torch), or a plug-in's.")
+]
+Arithmetic = Annotated[
+    str | None, typer.Option(help="Of the backend cpu: int8 (default), bf16 or float32.")
+]
+Threads = Annotated[int | None, typer.Option(help="Of the backend cpu.")]
 EngineSeed = Annotated[int, typer.Option(help="Gives seeds to prompts without one.")]
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="The same bits in any company; slower.")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -69,6 +69,14 @@ class _NamedWeights:
         paired = last in self.paired_rows
         return _halves_from_pairs(values, self.head_dim) if paired else values
 
+    def stored_rows(self, name: str) -> tuple[str, NDArray[np.uint8]]:
+        place = self.places[name]
+        shape = self.stored.shape(place.name)
+        rows = self.raw(name).reshape(shape[-2] if len(shape) > 1 else 1, -1)
+        if name.rpartition(".")[2] in self.paired_rows:
+            rows = _halves_from_pairs(rows, self.head_dim)
+        return self.stored.kind(place.name), rows
+
     def raw(self, name: str) -> NDArray[np.uint8]:
         place = self.places[name]
         data = self.stored.raw(place.name)
@@ -87,7 +95,7 @@ class Checkpoint:
     """Of the weights as stored: float32, float16 or bfloat16; float32 for GGUF."""
     identity: str
     """Content identity for `Namespace.model`; see `_identity`."""
-    tokenizer_source: dict[str, Any] | Path
+    tokenizer_source: Mapping[str, Any] | Path
     """What the tokenizer is built from: GGUF metadata (plain values), or the folder."""
     notes: tuple[str, ...]
     """What its user should be told; see `settings.Reading`."""
@@ -106,6 +114,14 @@ class Checkpoint:
         embeddings are tied.
         """
         return self._weights.tensor(name)
+
+    def stored_rows(self, name: str) -> tuple[str, NDArray[np.uint8]]:
+        """Return how a matrix is stored, as a word, and its bytes: [out, bytes of a row].
+
+        Rows are in Hugging Face order, as those of `tensor`; a view of the file where they lie
+        there so. The words are those of the file's format: "Q4_1", "F32", "bfloat16", …
+        """
+        return self._weights.stored_rows(name)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -145,10 +161,10 @@ def _open_gguf(path: Path) -> Checkpoint:
             f"{path}: tensor {embedding!r} is missing. The file is not complete: download it again."
         )
     vocab_size = stored.shape(embedding)[0]
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(tokens) > vocab_size:
+    num_tokens = metadata.length("tokenizer.ggml.tokens")
+    if num_tokens is not None and num_tokens > vocab_size:
         raise ModelError(
-            f"{path}: the vocabulary has {len(tokens)} tokens, the embedding only {vocab_size} "
+            f"{path}: the vocabulary has {num_tokens} tokens, the embedding only {vocab_size} "
             "rows. They do not belong together: convert the model again."
         )
     reading = spec_from_gguf(
@@ -194,7 +210,7 @@ def _checkpoint(
     path: Path,
     reading: Reading,
     dtype: str,
-    tokenizer_source: dict[str, Any] | Path,
+    tokenizer_source: Mapping[str, Any] | Path,
     weights: _NamedWeights,
 ) -> Checkpoint:
     return Checkpoint(
@@ -307,7 +323,10 @@ def _identity(spec: ModelSpec, weights: _NamedWeights) -> str:
     return f"{spec.family}-{digest.hexdigest()}"
 
 
-def _halves_from_pairs(rows: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
+_Number = TypeVar("_Number", np.float32, np.uint8)
+
+
+def _halves_from_pairs(rows: NDArray[_Number], head_dim: int) -> NDArray[_Number]:
     """Undo the converter: within each head, rows 0, 2, 4, … come first, then 1, 3, 5, ….
 
     rows: [heads * head_dim, in]; returns the same shape.

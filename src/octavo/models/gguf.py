@@ -8,13 +8,17 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo import cpu
 from octavo.errors import ModelError
 
 VERSIONS = (2, 3)
@@ -35,8 +39,13 @@ _SCALARS = {
     11: "q",
     12: "d",
 }
+_FLOATS = {"F32": "<f4", "F16": "<f2"}
+
 _STRING = 8
 _ARRAY = 9
+
+_LONG = 1000
+"""Arrays of so many entries are read when asked for."""
 
 _MAX_DIMS = 4
 _MAX_NESTING = 4
@@ -86,6 +95,47 @@ class GGUFTensor:
     num_bytes: int
 
 
+class GGUFMetadata(Mapping[str, Any]):
+    """Values of seven scalar kinds, and lists of them; long lists are read when first asked for.
+
+    Reading a long list raises `ModelError` if it holds text that is not UTF-8.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}  # as the class says, or a list that is read later
+
+    def __getitem__(self, key: str) -> Any:  # as the class says
+        value = self._values[key]
+        if isinstance(value, _LongList):
+            value = self._values[key] = value.read()
+        return value
+
+    def __setitem__(self, key: str, value: Any) -> None:  # as in __init__
+        self._values[key] = value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def length(self, key: str) -> int | None:
+        """Return the number of entries of a list, which is not read; None for anything else."""
+        value = self._values.get(key)
+        return len(value) if isinstance(value, (list, _LongList)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _LongList:
+    """A list that is still in the file."""
+
+    count: int
+    read: Callable[[], list[Any]]
+
+    def __len__(self) -> int:
+        return self.count
+
+
 class GGUFFile:
     """An open GGUF file; weights are read from the map when asked for.
 
@@ -97,7 +147,7 @@ class GGUFFile:
         self.path = path
         self._data = _map(path)
         header = _Header(path, self._data)
-        self.metadata: dict[str, Any] = header.metadata  # values of seven scalar kinds, and arrays
+        self.metadata: GGUFMetadata = header.metadata
         self.tensors: dict[str, GGUFTensor] = header.tensors
 
     def raw(self, name: str) -> NDArray[np.uint8]:
@@ -107,17 +157,22 @@ class GGUFFile:
 
     def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
         """Return a tensor as float32 in an array of its own; part: one entry of its first axis."""
-        # gguf costs a tenth of a second to import, and a tokenizer alone does not need it.
-        from gguf import GGMLQuantizationType
-        from gguf.quants import dequantize
-
         entry = self.tensors[name]
         row_bytes = entry.shape[-1] // entry.kind.block * entry.kind.block_bytes
         rows, shape = self.raw(name).reshape(-1, row_bytes), entry.shape
         if part is not None:
             rows, shape = rows.reshape(shape[0], -1, row_bytes)[part], shape[1:]
-        values = dequantize(rows, GGMLQuantizationType(entry.kind.number))
-        return np.array(values, np.float32).reshape(shape)
+        return np.array(_dequantized(rows, entry.kind), np.float32).reshape(shape)
+
+
+def _dequantized(rows: NDArray[np.uint8], kind: GGMLType) -> NDArray[Any]:  # floats of any width
+    if kind.name in _FLOATS:
+        return rows.view(_FLOATS[kind.name])
+    # Costs a tenth of a second to import; norms and biases, which are floats, do not need it.
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    return dequantize(rows, GGMLQuantizationType(kind.number))
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -165,8 +220,8 @@ class _Header:
         self._check_room(num_tensors * 24 + num_keys * 13, "the header")
         return num_tensors, num_keys
 
-    def _read_metadata(self, num_keys: int) -> dict[str, Any]:
-        metadata: dict[str, Any] = {}
+    def _read_metadata(self, num_keys: int) -> GGUFMetadata:
+        metadata = GGUFMetadata()
         for index in range(num_keys):
             key = self._string(f"the name of metadata key {index}")
             kind = self._number("I", f"the type of {key!r}")
@@ -222,7 +277,7 @@ class _Header:
             )
         return GGUFTensor(name, shape, kind, offset, num_bytes)
 
-    def _value(self, kind: int, what: str, nesting: int) -> Any:  # str, int, float, bool or list
+    def _value(self, kind: int, what: str, nesting: int) -> Any:  # see GGUFMetadata
         if kind == _STRING:
             return self._string(what)
         if kind == _ARRAY:
@@ -232,39 +287,72 @@ class _Header:
             raise self._broken(f"{what} has the unknown type {kind}")
         return self._number(code, what)
 
-    def _array(self, what: str, nesting: int) -> list[Any]:  # as in _value
+    def _array(self, what: str, nesting: int) -> list[Any] | _LongList:  # as in _value
         if nesting >= _MAX_NESTING:
             raise self._broken(f"{what} is nested more than {_MAX_NESTING} times")
         kind = self._number("I", what)
         count = self._number("Q", what)
+        later, here = nesting == 0 and count >= _LONG, copy(self)
         code = _SCALARS.get(kind)
         if code is not None:
-            self._check_room(count * struct.calcsize(f"<{code}"), what)
+            num_bytes = count * struct.calcsize(f"<{code}")
+            self._check_room(num_bytes, what)
+            if later:
+                self._position += num_bytes
+                return _LongList(count, lambda: list(here._numbers(f"{count}{code}", what)))
             return list(self._numbers(f"{count}{code}", what))
         # A string takes at least its 8-byte length, an array its 12-byte head.
         self._check_room(count * 8, what)
+        if kind == _STRING and later:
+            self._skip_strings(count, what)
+            return _LongList(count, lambda: here._strings(count, what))
         if kind == _STRING:
             return self._strings(count, what)
         return [self._value(kind, what, nesting + 1) for _ in range(count)]
 
     def _strings(self, count: int, what: str) -> list[str]:
         """Read `count` strings; the vocabulary and its merges are 100,000 of them."""
-        data, size, position = self._data, self._size, self._position
-        length_at = struct.Struct("<Q").unpack_from
-        strings: list[str] = []
+        native = cpu.native() if count >= _LONG else None
+        if native is not None:
+            try:
+                strings, self._position = native.read_strings(self._data, self._position, count)
+            except ValueError:
+                pass  # what follows finds out what is wrong
+            else:
+                return strings
+        starts = [self._position]
+        starts += self._find_ends(count, what)
         try:
-            for _ in range(count):
-                start = position + 8
-                position = start + length_at(data, position)[0]
-                if position > size:
-                    raise self._cut(what, position)
-                strings.append(data[start:position].decode())
-        except struct.error:
-            raise self._cut(what, position + 8) from None
+            return [self._data[a + 8 : b].decode() for a, b in pairwise(starts)]
         except UnicodeDecodeError:
             raise self._broken(f"{what} holds text that is not UTF-8") from None
+
+    def _skip_strings(self, count: int, what: str) -> None:
+        native = cpu.native()
+        if native is not None:
+            try:
+                self._position = native.skip_strings(self._data, self._position, count)
+            except ValueError:
+                pass  # as above
+            else:
+                return
+        self._find_ends(count, what)
+
+    def _find_ends(self, count: int, what: str) -> list[int]:
+        """Go on behind `count` strings; return where each ends."""
+        data, size, position = self._data, self._size, self._position
+        length_at = struct.Struct("<Q").unpack_from
+        ends: list[int] = []
+        try:
+            for _ in range(count):
+                position += 8 + length_at(data, position)[0]
+                if position > size:
+                    raise self._cut(what, position)
+                ends.append(position)
+        except struct.error:
+            raise self._cut(what, position + 8) from None
         self._position = position
-        return strings
+        return ends
 
     def _string(self, what: str) -> str:
         return self._strings(1, what)[0]

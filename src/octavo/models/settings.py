@@ -56,7 +56,7 @@ def spec_from_gguf(
     """
     head = f"{family.gguf_name}."
     read = Values(
-        {key.removeprefix(head): value for key, value in metadata.items() if key.startswith(head)},
+        {key.removeprefix(head): metadata[key] for key in metadata if key.startswith(head)},
         where,
     )
     hidden, heads = read.size("embedding_length"), read.size("attention.head_count")

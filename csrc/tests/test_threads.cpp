@@ -1,0 +1,198 @@
+// The pool runs every chunk once, keeps its order at barriers, survives a fork, and parks when idle.
+// With the argument `time` it prints what a barrier and a run cost instead.
+
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "threads.h"
+
+using octavo::Patience;
+using octavo::ThreadPool;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr Patience kImpatient = {0, 0};
+
+double process_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+void every_thread_runs_once(ThreadPool& pool) {
+  std::vector<std::atomic<int>> seen(pool.size());
+  for (int run = 0; run < 500; ++run) {
+    pool.run([&](ThreadPool::Member& me) {
+      CHECK(me.size() == pool.size());
+      seen[me.index()] += 1;
+    });
+    for (auto& count : seen) CHECK(count == run + 1);
+  }
+}
+
+void chunks_run_once_each(ThreadPool& pool) {
+  for (int count : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<std::atomic<int>> seen(count);
+    for (int run = 1; run <= 20; ++run) {
+      pool.for_chunks(count, [&](int chunk) { seen[chunk] += 1; });
+      for (auto& number : seen) CHECK(number == run);
+    }
+  }
+}
+
+// Each round reads what the whole round before it wrote; plain memory, so TSan checks the order.
+void barriers_order_memory(ThreadPool& pool) {
+  constexpr int kCount = 37, kRounds = 300;
+  std::vector<int> even(kCount, 0), odd(kCount, 0);
+  pool.run([&](ThreadPool::Member& me) {
+    for (int round = 1; round <= kRounds; ++round) {
+      const auto& from = round % 2 ? even : odd;
+      auto& to = round % 2 ? odd : even;
+      me.for_chunks(kCount, [&](int chunk) { to[chunk] = from[kCount - 1 - chunk] + 1; });
+      if (round % 3 == 0) me.barrier();
+    }
+  });
+  for (int value : even) CHECK(value == kRounds);
+}
+
+void an_uneven_chunk_does_not_hold_the_others(ThreadPool& pool) {
+  if (pool.size() == 1) return;
+  std::vector<std::thread::id> by(64);
+  pool.for_chunks(64, [&](int chunk) {
+    if (chunk == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    by[chunk] = std::this_thread::get_id();
+  });
+  CHECK(std::count(by.begin(), by.end(), by[0]) == 1);
+}
+
+void a_nested_run_is_refused(ThreadPool& pool) {
+  bool refused = false;
+  pool.run([&](ThreadPool::Member& me) {
+    if (me.index() != 0) return;
+    try {
+      pool.run([](ThreadPool::Member&) {});
+    } catch (const std::logic_error&) {
+      refused = true;
+    }
+  });
+  CHECK(refused);
+  every_thread_runs_once(pool);
+}
+
+void a_pool_needs_a_thread() {
+  bool refused = false;
+  try {
+    ThreadPool none(0);
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  CHECK(refused);
+}
+
+[[maybe_unused]] void an_idle_pool_parks() {
+  ThreadPool pool(3);
+  pool.run([](ThreadPool::Member&) {});
+  pool.wake();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const double before = process_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(process_seconds() - before < 0.003);
+}
+
+[[maybe_unused]] void a_child_process_has_threads_of_its_own() {
+  ThreadPool pool(3);
+  every_thread_runs_once(pool);
+  const pid_t child = fork();
+  if (child == 0) {
+    every_thread_runs_once(pool);
+    chunks_run_once_each(pool);
+    _exit(0);
+  }
+  int status = 1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  every_thread_runs_once(pool);
+}
+
+// Microseconds for one of `count` repetitions, the best of several.
+template <class Repeat>
+double best_us(int count, Repeat&& repeat) {
+  double best = 1e9;
+  for (int trial = 0; trial < 15; ++trial) {
+    const auto start = Clock::now();
+    repeat(count);
+    best = std::min(best, std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+  }
+  return best / count;
+}
+
+void print_times(int threads) {
+  ThreadPool pool(threads);
+  const double barrier = best_us(20000, [&](int count) {
+    pool.run([&](ThreadPool::Member& me) {
+      for (int round = 0; round < count; ++round) me.barrier();
+    });
+  });
+  const double chunks = best_us(2000, [&](int count) {
+    pool.run([&](ThreadPool::Member& me) {
+      for (int round = 0; round < count; ++round) me.for_chunks(64, [](int) { asm volatile(""); });
+    });
+  });
+  const double run = best_us(20000, [&](int count) {
+    for (int round = 0; round < count; ++round) pool.run([](ThreadPool::Member&) {});
+  });
+  std::vector<double> parked, woken;
+  for (int trial = 0; trial < 101; ++trial) {
+    for (auto* times : {&parked, &woken}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (times == &woken) {
+        pool.wake();
+        for (const auto end = Clock::now() + std::chrono::microseconds(100); Clock::now() < end;) {
+        }
+      }
+      const auto start = Clock::now();
+      pool.run([](ThreadPool::Member&) {});
+      times->push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    }
+  }
+  std::sort(parked.begin(), parked.end());
+  std::sort(woken.begin(), woken.end());
+  std::printf("%d threads: barrier %.2f us, 64 empty chunks %.2f us, run %.2f us spinning, "
+              "%.1f us parked, %.1f us parked but woken 100 us before\n",
+              threads, barrier, chunks, run, parked[50], woken[50]);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "time") == 0) {
+    print_times(static_cast<int>(std::max(2u, std::thread::hardware_concurrency())));
+    return 0;
+  }
+  for (int threads : {1, 2, 3, 5}) {
+    for (Patience patience : {Patience{}, kImpatient}) {
+      ThreadPool pool(threads, patience);
+      every_thread_runs_once(pool);
+      chunks_run_once_each(pool);
+      barriers_order_memory(pool);
+      an_uneven_chunk_does_not_hold_the_others(pool);
+      a_nested_run_is_refused(pool);
+    }
+  }
+  a_pool_needs_a_thread();
+#if !defined(__SANITIZE_THREAD__)
+  an_idle_pool_parks();
+  a_child_process_has_threads_of_its_own();
+#endif
+  std::puts("threads: passed");
+}

@@ -1,0 +1,57 @@
+"""What `build` needs to know of an executor before it makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from octavo.contract.layout import KVLayout
+from octavo.engine.engine import ModelRunner
+from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from octavo.contract.batch import Batch
+
+    Observer: TypeAlias = Callable[[Batch, Any], None]
+    """Receives the logits of a step, [slices that sample, vocab_size]: a tensor or an array."""
+
+_Row = TypeVar("_Row")
+
+
+class Choice(Protocol):
+    """An executor that has been chosen: its memory is known, nothing is loaded."""
+
+    @property
+    def layout(self) -> KVLayout:
+        """How its KV memory is laid out."""
+        ...
+
+    @property
+    def lossy(self) -> str:
+        """What makes its KV differ from exact KV, for the namespace; empty: nothing."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Name the device: cpu, cuda:0, …."""
+        ...
+
+    @property
+    def gpu_bytes(self) -> int | None:
+        """Bytes that the weights will leave of a GPU; None: there is none."""
+        ...
+
+    def make(
+        self, num_blocks: int, on_logits: Observer | None
+    ) -> tuple[ModelRunner, tuple[int, ...]]:
+        """Load the weights; return a runner, and the row counts in which it computes if strict."""
+        ...
+
+
+def named(what: str, name: str, table: dict[str, _Row]) -> _Row:
+    """Return a row of a table. Raises ConfigError that lists the names."""
+    if not isinstance(name, str) or name not in table:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} {name!r} is not one of {', '.join(table)}")
+    return table[name]

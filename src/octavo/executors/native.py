@@ -1,0 +1,95 @@
+"""The native executor of the CPU, without torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from octavo.config import EngineConfig
+from octavo.contract.layout import KVLayout, kv_layout
+from octavo.cpu import require_native
+from octavo.engine.engine import ModelRunner
+from octavo.errors import ConfigError
+from octavo.models.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from octavo.executors.choice import Observer
+
+NATIVE = "cpu"
+"""Its name as a backend."""
+
+_OF_DTYPE = {"auto": None, "float32": "float32", "bfloat16": "bf16"}
+_KV_DTYPES = {"int8": "bfloat16", "bf16": "bfloat16", "float32": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeChoice:
+    """One native engine, with threads of its own."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    arithmetic: str
+    layout: KVLayout
+    device: str = "cpu"
+    gpu_bytes: int | None = None
+
+    @property
+    def lossy(self) -> str:
+        """Names the arithmetic if KV is not that of float32 arithmetic."""
+        return "" if self.arithmetic == "float32" else f"cpu_arithmetic={self.arithmetic}"
+
+    def make(
+        self, num_blocks: int, on_logits: Observer | None
+    ) -> tuple[ModelRunner, tuple[int, ...]]:
+        """Pack the weights and reserve the KV memory. Raises ConfigError or ModelError."""
+        from octavo.runner.native import NativeExecutor
+        from octavo.runner.step_runner import StepRunner
+
+        executor = NativeExecutor(
+            self.checkpoint,
+            self.layout,
+            num_blocks,
+            arithmetic=self.arithmetic,
+            threads=self.config.threads or len(os.sched_getaffinity(0)),
+        )
+        # A row's bits never depend on its company: strict mode changes nothing.
+        return StepRunner(executor, on_logits=on_logits), ()
+
+
+def choose_native(config: EngineConfig, checkpoint: Checkpoint) -> NativeChoice:
+    """Choose the native executor. Raises ConfigError for what it cannot do."""
+    from octavo.runner.native_model import check_native
+
+    require_native()
+    if config.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"device is {config.device!r}, but the backend cpu runs on the CPU: leave device out, "
+            "or choose another backend"
+        )
+    arithmetic = _arithmetic(config)
+    kv_dtype = _KV_DTYPES[arithmetic]
+    if config.kv_cache_dtype not in ("auto", kv_dtype):
+        raise ConfigError(
+            f"kv_cache_dtype is {config.kv_cache_dtype!r}, but with {arithmetic} arithmetic the "
+            f"backend cpu stores KV as {kv_dtype}: leave it out, or choose the reference backend"
+        )
+    layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=kv_dtype)
+    check_native(checkpoint.spec, layout)
+    return NativeChoice(config, checkpoint, arithmetic, layout)
+
+
+def _arithmetic(config: EngineConfig) -> str:
+    """Work out the arithmetic; a dtype implies one."""
+    if config.dtype not in _OF_DTYPE:
+        raise ConfigError(
+            f"dtype is {config.dtype!r}, but the backend cpu computes in float32, bfloat16 or, "
+            "with dtype auto, in 8 bits: choose one of these, or the reference backend"
+        )
+    implied, asked = _OF_DTYPE[config.dtype], config.cpu_arithmetic
+    if implied is not None and asked not in (None, implied):
+        raise ConfigError(
+            f"dtype {config.dtype!r} means {implied} arithmetic, but cpu_arithmetic is {asked!r}: "
+            "leave one of them out"
+        )
+    return implied or asked or "int8"

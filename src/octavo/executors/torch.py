@@ -1,0 +1,151 @@
+"""The torch executor: any torch device, any backend and codec of the tables. Loads torch late."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from octavo.config import EngineConfig
+from octavo.contract.formats import ITEM_BYTES, format_names
+from octavo.contract.layout import KVLayout, kv_layout
+from octavo.contract.model import ModelSpec
+from octavo.engine.engine import ModelRunner
+from octavo.errors import ConfigError
+from octavo.executors.choice import named
+from octavo.models.checkpoint import Checkpoint
+from octavo.models.weights import weight_shapes
+from octavo.plugins import extended
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import torch
+
+    from octavo.attention.backend import AttentionBackend
+    from octavo.executors.choice import Observer
+    from octavo.pages.arena import Arena
+    from octavo.pages.codec import KVCodec, KVCodecs
+
+    MakeAttention: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
+
+
+def attention_backends() -> dict[str, MakeAttention]:
+    """Return the attention backends by name, those of plug-ins included; loads torch."""
+    from octavo.attention.reference import ReferenceAttention
+
+    def reference(arena: Arena, spec: ModelSpec) -> AttentionBackend:
+        return ReferenceAttention(arena, num_heads=spec.num_heads)
+
+    table: dict[str, MakeAttention] = {"reference": reference}
+    return extended("octavo.attention", table)
+
+
+def kv_codecs() -> dict[str, Callable[[], KVCodec]]:
+    """Return the makers of KV codecs by name, those of plug-ins included; loads torch."""
+    from octavo.pages.codecs import CODECS
+
+    return extended("octavo.codecs", CODECS)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchChoice:
+    """A decoder of torch modules, on one device."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    place: torch.device
+    dtype: str
+    """Of the weights."""
+    codecs: KVCodecs
+    layout: KVLayout
+
+    @property
+    def device(self) -> str:
+        """Name the device: cpu, cuda:0, …."""
+        return str(self.place)
+
+    @property
+    def lossy(self) -> str:
+        """Names the codecs if KV does not come back as it was computed; else empty."""
+        if all(self.dtype in codec.exact_for for codec in self.codecs):
+            return ""
+        return f"kv_cache_dtype={self.layout.dtype}"
+
+    @property
+    def gpu_bytes(self) -> int | None:
+        """Bytes that the weights will leave of a GPU; None: there is none. Raises ConfigError."""
+        from octavo.runner.device import free_device_bytes
+
+        free = free_device_bytes(self.place)
+        if free is None:
+            return None
+        shapes = weight_shapes(self.checkpoint.spec).values()
+        weights = ITEM_BYTES[self.dtype] * sum(math.prod(shape) for shape in shapes)
+        if weights >= free:
+            raise ConfigError(
+                f"the weights take {weights} bytes, but {self.place} has {free} free: choose a "
+                "smaller dtype or model, another device, or end what uses this one"
+            )
+        return free - weights
+
+    def make(
+        self, num_blocks: int, on_logits: Observer | None
+    ) -> tuple[ModelRunner, tuple[int, ...]]:
+        """Load the decoder and reserve the arena. Raises ConfigError or ModelError."""
+        from octavo.models.decoder import load_decoder
+        from octavo.pages.arena import Arena
+        from octavo.runner.torch_runner import TorchRunner
+
+        config, layout = self.config, self.layout
+        decoder = load_decoder(self.checkpoint, dtype=self.dtype, device=self.place)
+        try:
+            arena = Arena(layout, num_blocks, device=self.place, codecs=self.codecs)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated on "
+                f"{self.place}: lower kv_cache_memory_bytes"
+            ) from error
+        backend = named("backend", config.backend, attention_backends())
+        runner = TorchRunner(
+            decoder,
+            arena,
+            backend(arena, self.checkpoint.spec),
+            deterministic=config.deterministic,
+            on_logits=on_logits,
+        )
+        return runner, runner.row_tiles.sizes
+
+
+def choose_torch(config: EngineConfig, checkpoint: Checkpoint) -> TorchChoice:
+    """Choose the torch executor. Raises ConfigError if torch, the device or a codec is missing."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError(
+            "this executor needs torch, which is not installed: pip install 'octavo[torch]', or "
+            "choose the backend cpu"
+        )
+    from octavo.runner.device import find_device
+
+    for name in ("cpu_arithmetic", "threads"):
+        value = getattr(config, name)
+        if value is not None:
+            raise ConfigError(
+                f"{name} is {value!r}, but the backend is {config.backend!r}: only the backend cpu "
+                f"has it; choose that, or leave {name} out"
+            )
+    device = find_device(config.device)
+    dtype = checkpoint.dtype if config.dtype == "auto" else config.dtype
+    names = format_names(dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
+    table = kv_codecs()
+    keys, values = (named("kv_cache_dtype", name, table)() for name in names)
+    for name, codec in zip(names, (keys, values), strict=True):
+        if codec.format.name != name:
+            raise ConfigError(
+                f"KV codec {name!r} calls its format {codec.format.name!r}: its package must give "
+                "both one name, or texts of two codecs might be mixed up"
+            )
+    stored = (keys.format, values.format)
+    layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=stored)
+    return TorchChoice(config, checkpoint, device, dtype, (keys, values), layout)

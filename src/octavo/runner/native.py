@@ -1,0 +1,105 @@
+"""The native executor: a whole step in one call of the extension, without torch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.contract.batch import Copy
+from octavo.contract.layout import KVLayout
+from octavo.cpu import require_native
+from octavo.models.checkpoint import Checkpoint
+from octavo.runner.inputs import StepArrays
+from octavo.runner.native_model import NativeWeights
+from octavo.runner.step_runner import Logits
+
+_PAGES = {"bfloat16": "bf16", "float32": "f32"}
+
+
+class NativeExecutor:
+    """Computes steps on the CPU, with a pool of threads of its own.
+
+    The bits of a row depend on its own text alone: not on the batch, on how a prompt is cut, on
+    shared prefixes or on the number of threads. Raises ConfigError or ModelError.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        layout: KVLayout,
+        num_blocks: int,
+        *,
+        arithmetic: str,
+        threads: int,
+        isa: str | None = None,
+    ) -> None:
+        """Pack the weights and reserve the memory.
+
+        arithmetic: int8, bf16 or float32. isa: an instruction set instead of the fastest.
+        """
+        native = require_native()
+        pool = native.ThreadPool(threads)
+        model = NativeWeights(checkpoint, arithmetic=arithmetic, pool=pool).model(layout)
+        groups = [(g.block_size, g.window or 0, g.pages_per_block) for g in layout.groups]
+        self._engine = native.Engine(
+            model,
+            groups=groups,
+            blocks=num_blocks,
+            page_format=_PAGES[layout.dtype],
+            pool=pool,
+            isa=isa,
+        )
+        assert self._engine.block_bytes == layout.block_bytes, (
+            f"blocks of {self._engine.block_bytes} bytes, the layout says {layout.block_bytes}"
+        )
+        self._layout = layout
+        self._num_blocks = num_blocks
+        self._vocab_size = checkpoint.spec.vocab_size
+
+    @property
+    def layout(self) -> KVLayout:
+        """How the KV memory is laid out."""
+        return self._layout
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of KV memory."""
+        return self._num_blocks
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that are scored."""
+        return self._vocab_size
+
+    def copy(self, copies: tuple[Copy, ...]) -> None:
+        """Copy whole blocks, in order."""
+        if copies:
+            self._engine.copy(
+                np.array([copy.src for copy in copies], dtype=np.int32),
+                np.array([copy.dst for copy in copies], dtype=np.int32),
+            )
+
+    def compute(self, step: StepArrays) -> None:
+        """Write the KV of all rows, and keep the last states of the sampled ones."""
+        self._engine.run(
+            _narrow(step.tokens),
+            _narrow(step.positions),
+            np.array(step.starts, dtype=np.int32),
+            np.array(step.lengths, dtype=np.int32),
+            [
+                (_narrow(g.tables), _narrow(g.table_starts), _narrow(g.blocks), _narrow(g.offsets))
+                for g in step.groups
+            ],
+            _narrow(step.sample_rows),
+        )
+
+    def logits(self, first: int, count: int) -> Logits:
+        """Score the vocabulary after some of the sampled rows of the last step."""
+        scores = np.empty((count, self._vocab_size), dtype=np.float32)
+        if count:
+            self._engine.score(first, scores)
+        return scores
+
+
+def _narrow(values: NDArray[np.int64]) -> NDArray[np.int32]:
+    return values.astype(np.int32)

@@ -1,0 +1,155 @@
+"""A batch goes in, the sampled tokens come out: what all executors have in common.
+
+It knows slices, samples and scores; it must not know requests, keys, stop rules or why a block is
+where it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.contract.batch import Batch, Candidates, Copy, Logprobs, StepResult
+from octavo.contract.layout import KVLayout
+from octavo.runner.inputs import InputBuilder, StepArrays, Work
+from octavo.runner.logprobs import name_likely
+from octavo.runner.sampler import Refused, check_finite, sample
+
+MAX_IN_FLIGHT = 2
+SCORED_ROWS = 64
+"""Rows of a prompt whose logits are held at once: 12 MB with a vocabulary of 49,152."""
+
+Logits = NDArray[np.float32]
+
+LogitsObserver = Callable[[Batch, Logits], None]
+"""Receives the logits of a step: [slices that sample, vocab_size], in slice order."""
+
+
+class Executor(Protocol):
+    """Holds weights and KV memory, and computes one step at a time."""
+
+    @property
+    def layout(self) -> KVLayout:
+        """How the KV memory is laid out."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of KV memory."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that are scored."""
+        ...
+
+    def copy(self, copies: tuple[Copy, ...]) -> None:
+        """Copy whole blocks, in order."""
+        ...
+
+    def compute(self, step: StepArrays) -> None:
+        """Write the KV of all rows, and keep the last states of the sampled ones."""
+        ...
+
+    def logits(self, first: int, count: int) -> Logits:
+        """Score the vocabulary after some of the sampled rows of the last step: [count, vocab]."""
+        ...
+
+
+class StepRunner:
+    """Runs batches on one executor, in the order in which they are submitted.
+
+    Moves are reported as failed: there is no tier but the device.
+    """
+
+    def __init__(self, executor: Executor, *, on_logits: LogitsObserver | None = None) -> None:
+        self._executor = executor
+        self._on_logits = on_logits
+        self._inputs = InputBuilder(
+            executor.layout, num_blocks=executor.num_blocks, vocab_size=executor.vocab_size
+        )
+        self._results: deque[StepResult] = deque()
+        self._closed = False
+
+    def submit(self, batch: Batch) -> None:
+        """Run one step; its result waits for `collect`.
+
+        A batch that contradicts what is known fails an assertion and changes nothing. Whatever
+        goes wrong in computing is reported in the result.
+        """
+        assert not self._closed, "submit after close"
+        assert len(self._results) < MAX_IN_FLIGHT, (
+            f"step {batch.step} is submitted with {len(self._results)} steps in flight"
+        )
+        self._inputs.check(batch)
+        failed = tuple(move.id for move in batch.moves)
+        try:
+            result = self._compute(batch, StepResult(step=batch.step, failed=failed))
+        except Exception as error:
+            self._inputs.lose(batch)
+            self._results.append(StepResult(step=batch.step, failed=failed, error=_one_line(error)))
+        else:
+            self._results.append(result)
+
+    def collect(self) -> StepResult:
+        """Return the result of the oldest step in flight."""
+        assert self._results, "collect without a step in flight"
+        return self._results.popleft()
+
+    def close(self) -> None:
+        """Drop results that nobody collected; a second call has no effect."""
+        self._closed = True
+        self._results.clear()
+
+    def _compute(self, batch: Batch, result: StepResult) -> StepResult:
+        """Run a step; returns the result with what was sampled and scored."""
+        self._inputs.advance(batch)
+        self._executor.copy(batch.copies)
+        work = self._inputs.build(batch)
+        if work is None:
+            return result
+        self._executor.compute(work.inputs)
+        if work.scores:
+            self._score(work, result)
+        logits = self._executor.logits(0, work.sampled)
+        if self._on_logits is not None:
+            self._on_logits(batch, logits)
+        if work.samples:
+            self._sample(work, logits, result)
+            self._inputs.remember(result)
+        return result
+
+    def _sample(self, work: Work, rows: Logits, result: StepResult) -> None:
+        """Choose a token, or find the likeliest ones, for each sample."""
+        if len(rows) != len(work.samples):
+            rows = rows[work.sample_rows]
+        chosen = sample(rows, work.samples, work.positions, work.histories)
+        for one, answer in zip(work.samples, chosen, strict=True):
+            if isinstance(answer, Refused):
+                result.refused[one.seq] = answer.reason
+            elif isinstance(answer, Candidates):
+                result.candidates[one.seq] = answer
+            else:
+                result.sampled[one.seq] = answer
+
+    def _score(self, work: Work, result: StepResult) -> None:
+        """Work out log-probabilities of prompts, a few rows at a time."""
+        wanted = [(seq, score.top, t) for seq, score in work.scores for t in score.targets]
+        named: dict[int, list[Logprobs]] = {seq: [] for seq, _ in work.scores}
+        for first in range(0, len(wanted), SCORED_ROWS):
+            tile = wanted[first : first + SCORED_ROWS]
+            rows = self._executor.logits(work.sampled + first, len(tile))
+            for (seq, top, target), row in zip(tile, rows, strict=True):
+                check_finite(row, f"the prompt of sequence {seq}")
+                named[seq].append(name_likely(row, target, top))
+        result.scored.update({seq: tuple(rows) for seq, rows in named.items()})
+
+
+def _one_line(error: Exception) -> str:
+    """Say what happened: the type and the first line of the message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
