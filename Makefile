@@ -9,18 +9,29 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTENSION := $(VENV)/.extension
+SOURCES := CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/isa/*.cpp csrc/isa/*.h)
+CMAKE := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
+
+# With a compiler, octavo without its extension is a failure; without one, it is what one gets.
+ifneq ($(or $(shell command -v c++),$(shell command -v g++),$(shell command -v clang++)),)
+export OCTAVO_EXTENSION := required
+endif
+INSTALL = $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	--config-settings=build-dir=build/extension -e .
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-gpu format lint types docs bench check clean
+.PHONY: help setup extension demo test test-full test-cpp test-cpp-checked test-gpu format lint types docs \
+	bench check clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## make .venv, install octavo and its tools, fetch the embedded model
+setup: $(EXTENSION)  ## make .venv, install octavo and its tools, fetch the embedded model
 	@$(BIN)/octavo pull smollm2-135m
 
 # The stamp is the last thing written: an install that failed is tried again.
@@ -32,8 +43,15 @@ $(STAMP): requirements-dev.txt pyproject.toml
 				"Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 		$(PYTHON) -m venv --clear $(VENV); }
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(INSTALL)
+	@touch $@ $(EXTENSION)
+
+# Compiles what has changed; the build is kept in build/extension.
+$(EXTENSION): $(STAMP) $(SOURCES)
+	$(INSTALL)
 	@touch $@
+
+extension: $(EXTENSION)  ## compile octavo._cpu again, where its sources changed
 
 demo: setup  ## eight chat requests that share a system prompt, and what memory they took
 	@$(BIN)/python examples/demo.py $(ARGS)
@@ -41,8 +59,18 @@ demo: setup  ## eight chat requests that share a system prompt, and what memory 
 test: setup  ## all tests that fit ten minutes on two cores (ARGS="-k name" picks some)
 	$(BIN)/pytest -m "not slow and not net" $(ARGS)
 
-test-full: setup  ## the same and the long ones
+test-full: setup test-cpp test-cpp-checked  ## the same, the long ones, and all tests of the C++ parts
 	$(BIN)/pytest -m "not net" $(ARGS)
+
+test-cpp: $(STAMP)  ## the tests of the C++ parts, for every instruction set that this machine has
+	$(CMAKE) -B build/cpp -DOCTAVO_EXTENSION=OFF -DOCTAVO_TESTS=ON
+	$(BIN)/cmake --build build/cpp
+	$(BIN)/ctest --test-dir build/cpp --output-on-failure -L "$$(build/cpp/available_isas)"
+
+test-cpp-checked: $(STAMP)  ## the same, with addresses and undefined behaviour checked
+	$(CMAKE) -B build/cpp-checked -DOCTAVO_EXTENSION=OFF -DOCTAVO_TESTS=ON -DOCTAVO_SANITIZE=ON
+	$(BIN)/cmake --build build/cpp-checked
+	$(BIN)/ctest --test-dir build/cpp-checked --output-on-failure -L "$$(build/cpp-checked/available_isas)"
 
 # A driver's or a library's warning is no fault of these tests.
 test-gpu: setup  ## the tests that need a CUDA device
@@ -66,7 +94,7 @@ docs: $(STAMP)  ## build the documentation into site/; a broken link is an error
 bench: $(STAMP)  ## time the deciding plane (pytest-benchmark)
 	$(BIN)/pytest benchmarks/micro --benchmark-only $(ARGS)
 
-check: lint types test docs  ## all that must pass before a change lands
+check: lint types test-cpp test docs  ## all that must pass before a change lands
 
 clean:  ## remove caches and built files; keeps .venv and the model
 	rm -rf site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

@@ -139,14 +139,14 @@ class Forward {
   // ── feed-forward ──
 
   void add_feed_forward(const LayerWeights& layer) {
-    const FeedForward& first = *layer.feed_forward;
-    norm_rows(layer.ffn_norm, first.gate_up.format);
     if (model_.experts) {
       add_experts(layer);
       return;
     }
-    activate_rows(first, work_.normed.rows(), rows_);
-    add_branch(first.down, work_.active, layer.ffn_post_norm);
+    const FeedForward& only = *layer.feed_forward;
+    norm_rows(layer.ffn_norm, only.gate_up.format);
+    activate_rows(only, work_.normed.rows(), rows_);
+    add_branch(only.down, work_.active, layer.ffn_post_norm);
   }
 
   // Fills work_.active, group by group of 32: gate and up of a group are computed by one thread.
@@ -199,7 +199,8 @@ class Forward {
                           model_.normalized_experts, work_.expert + row * chosen,
                           work_.expert_share + row * chosen);
     });
-    norm_rows(layer.ffn_norm, layer.feed_forward->gate_up.format);
+    const Format format = layer.feed_forward->gate_up.format;
+    if (format != layer.router.format) norm_rows(layer.ffn_norm, format);
   }
 
   // Places in work_.expert where an expert was chosen, row by row.

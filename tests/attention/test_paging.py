@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.build import attention_backends
+from octavo.executors.torch import attention_backends
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.decoder import load_decoder
 from octavo.testing.contiguous import ContiguousAttention

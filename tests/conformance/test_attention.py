@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.attention.reference import ReferenceAttention
-from octavo.build import attention_backends
+from octavo.executors.torch import attention_backends
 from octavo.testing.attention import check_attention_backend
 
 BACKENDS = attention_backends()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo.build import kv_codecs
 from octavo.contract.formats import FORMATS, KVFormat
+from octavo.executors.torch import kv_codecs
 from octavo.pages.codecs.cast import CastCodec
 from octavo.pages.codecs.int8 import Int8Codec
 from octavo.testing.codecs import check_codec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.build import attention_backends
+from octavo.executors.torch import attention_backends
 from octavo.testing.conformance import check_runner
 from octavo.testing.tiny import hand_for, tiny_decoder
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from octavo import LLM, ConfigError, SamplingParams
-from octavo.build import kv_codecs
+from octavo.executors.torch import kv_codecs
 from octavo.models.exact import exact_row_tiles
 from octavo.runner.device import find_device, free_device_bytes
 from octavo.testing.attention import check_attention_backend

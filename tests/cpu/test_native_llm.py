@@ -1,0 +1,161 @@
+"""`backend="cpu"` from end to end: little memory, reused prefixes, forks; and without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from octavo import LLM, SamplingParams, cpu
+from tiny_model import write_tiny_gguf
+
+if cpu.native() is None:
+    pytest.skip("the native extension octavo._cpu was not built", allow_module_level=True)
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+PROMPTS = [{"prompt_token_ids": [7, i, *range(3, 40)]} for i in range(8)]
+ARITHMETICS = ("int8", "bf16", "float32")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A tiny model with weights of 8 bits, and one in which every second layer has a window."""
+    folder = tmp_path_factory.mktemp("native")
+    windows = {
+        "llama.attention.sliding_window": 32,
+        "llama.attention.sliding_window_pattern": 2,
+    }
+    return {
+        "plain": write_tiny_gguf(folder / "plain.gguf", matrix_type="Q8_0"),
+        "windows": write_tiny_gguf(folder / "windows.gguf", matrix_type="Q8_0", metadata=windows),
+    }
+
+
+def engine(path, **options):
+    given = {"kv_cache_memory_bytes": 4 << 20, "threads": 2, "backend": "cpu"} | options
+    return LLM(str(path), report=lambda _: None, **given)
+
+
+def tokens(results):
+    return [[one.token_ids for one in result.outputs] for result in results]
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("kind", ["plain", "windows"])
+def test_a_small_pool_preempts_and_gives_the_same_answers(models, kind, arithmetic):
+    path, how = models[kind], {"cpu_arithmetic": arithmetic}
+    with engine(path, **how) as llm:
+        plenty = llm.generate(PROMPTS, GREEDY)
+        block_bytes = llm.built.layout.block_bytes
+    blocks = {"plain": 14, "windows": 26}[kind]
+    with engine(
+        path, kv_cache_memory_bytes=blocks * block_bytes, max_num_batched_tokens=32, **how
+    ) as llm:
+        tight = llm.generate(PROMPTS, GREEDY)
+        report = llm.memory_report()
+
+    assert report.preemptions > 0
+    assert report.blocks_used_peak <= blocks
+    assert tokens(tight) == tokens(plenty)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("kind", ["plain", "windows"])
+def test_a_reused_prefix_gives_the_same_answer(models, kind, arithmetic):
+    with engine(models[kind], cpu_arithmetic=arithmetic, threads=3) as llm:
+        cold = llm.generate(PROMPTS, GREEDY)
+        warm = llm.generate(PROMPTS, GREEDY)
+
+    assert [result.num_cached_tokens for result in warm] == [32] * len(PROMPTS)
+    assert tokens(warm) == tokens(cold)
+
+
+@pytest.mark.parametrize("kind", ["plain", "windows"])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(n=4, max_tokens=20, ignore_eos=True, seed=1),
+        SamplingParams(use_beam_search=True, beam_width=4, max_tokens=20, ignore_eos=True),
+    ],
+    ids=["samples", "beams"],
+)
+def test_forks_share_and_copy_and_are_the_same_in_a_small_pool(models, kind, params):
+    with engine(models[kind], threads=1) as llm:
+        plenty = llm.generate(PROMPTS[:3], params)
+        assert llm.memory_report().copies > 0
+        assert llm.memory_report().blocks_shared_peak > 0
+        block_bytes = llm.built.layout.block_bytes
+    blocks = {"plain": 24, "windows": 40}[kind]
+    with engine(models[kind], kv_cache_memory_bytes=blocks * block_bytes, threads=3) as llm:
+        tight = llm.generate(PROMPTS[:3], params)
+
+    assert tokens(tight) == tokens(plenty)
+    assert all(len({tuple(one) for one in result}) > 1 for result in tokens(plenty))
+
+
+def test_scores_of_prompts_and_of_answers_are_near_those_of_the_reference(tiny_gguf):
+    params = SamplingParams(
+        temperature=0, max_tokens=8, ignore_eos=True, logprobs=3, prompt_logprobs=2
+    )
+    with LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 20) as llm:
+        (expected,) = llm.generate([PROMPTS[0]], params)
+    with engine(tiny_gguf, dtype="float32") as llm:
+        (got,) = llm.generate([PROMPTS[0]], params)
+        assert llm.built.layout.dtype == "float32"
+
+    assert got.outputs[0].token_ids == expected.outputs[0].token_ids
+    assert got.outputs[0].cumulative_logprob == pytest.approx(
+        expected.outputs[0].cumulative_logprob, abs=1e-3
+    )
+    for one, other in zip(got.prompt_logprobs[1:], expected.prompt_logprobs[1:], strict=True):
+        assert {t: v.logprob for t, v in one.items()} == pytest.approx(
+            {t: v.logprob for t, v in other.items()}, abs=1e-3
+        )
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_strict_mode_and_any_number_of_threads_give_the_same_tokens(models, threads):
+    hot = SamplingParams(temperature=1.0, max_tokens=20, ignore_eos=True, seed=3)
+    with engine(models["plain"], threads=1) as llm:
+        expected = llm.generate(PROMPTS, hot)
+    with engine(models["plain"], threads=threads, deterministic=True) as llm:
+        got = llm.generate(PROMPTS, hot)
+
+    assert tokens(got) == tokens(expected)
+
+
+# ── what it costs ─────────────────────────────────────────────────────────────────────────
+
+WITHOUT_TORCH = """
+import resource, sys
+from octavo import LLM, SamplingParams
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+start = peak()
+with LLM(sys.argv[1], backend="cpu", kv_cache_memory_bytes=1 << 30, threads=1) as llm:
+    built = peak()
+    params = SamplingParams(max_tokens=8, ignore_eos=True, n=2, seed=1, logprobs=1)
+    llm.generate("Hello there", params)
+print(built - start, peak() - built, *[n for n in ("torch", "transformers") if n in sys.modules])
+"""
+
+
+def test_an_answer_needs_no_torch_and_touches_no_more_memory_than_it_uses(models):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, str(models["plain"])],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+
+    building, answering, *loaded = done.stdout.split()
+    assert loaded == []
+    # The pool has 1 GB; kilobytes. Memory comes in pages of 2 MB.
+    assert int(building) < 150_000
+    assert int(answering) < 32_000
