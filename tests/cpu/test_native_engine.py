@@ -161,7 +161,9 @@ def test_matrices_that_are_stored_in_several_ways_are_packed_together():
 
 @pytest.mark.parametrize("name", GGUF_SHAPES)
 def test_a_gguf_file_gives_the_logits_of_the_torch_decoder(tmp_path, name):
-    model = make_model(name, tmp_path, **(SHAPES[name] | GGUF_SHAPES[name] | SETTINGS.get(name, {})))
+    model = make_model(
+        name, tmp_path, **(SHAPES[name] | GGUF_SHAPES[name] | SETTINGS.get(name, {}))
+    )
     checkpoint = open_checkpoint(convert(model, tmp_path / "model.gguf", kind="Q8_0"))
     prompt = words(checkpoint.spec, 60)
     hand = native_hand(checkpoint, threads=2)

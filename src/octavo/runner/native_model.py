@@ -16,8 +16,8 @@ from octavo.models.checkpoint import Checkpoint
 from octavo.models.frequencies import rope_frequencies
 from octavo.models.weights import weight_shapes
 
-# Types of the extension, which _cpu.pyi describes. They are not imported: the import linter takes an
-# import of the extension for one of all that octavo offers.
+# Types of the extension, which _cpu.pyi describes. They are not imported: the import linter takes
+# an import of the extension for one of all that octavo offers.
 Model = PackedMatrix = ThreadPool = Any
 
 _FORMATS = {"int8": None, "bf16": "bf16", "float32": "f32"}
