@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import cast
+from typing import SupportsIndex, cast
 
 from octavo.errors import ConfigError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 CPU_ARITHMETICS = ("int8", "bf16", "float32")
 MOST_THREADS = 1024
+_REQUIRED = ("block_size", "max_num_seqs", "max_num_batched_tokens", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,35 +68,40 @@ class EngineConfig:
         model = cast("object", self.model)
         if model is not None and (not isinstance(model, str) or not model):
             raise ConfigError(f"model must be a path or a name, got {model!r}")
-        if self.dtype not in DTYPES:
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         for name in ("device", "kv_cache_dtype"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a name, or auto, got {value!r}")
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
-            _check_count(name, getattr(self, name), least=1)
-        if self.max_model_len is not None:
-            _check_count("max_model_len", self.max_model_len, least=2)
-        if self.kv_cache_memory_bytes is not None:
-            _check_count("kv_cache_memory_bytes", self.kv_cache_memory_bytes, least=1)
-        _check_count("seed", self.seed, least=-(2**63))
+            self._settle_count(name, least=1)
+        self._settle_count("max_model_len", least=2)
+        self._settle_count("kv_cache_memory_bytes", least=1)
+        self._settle_count("seed", least=-(2**63))
+
+    def _settle_count(self, name: str, *, least: int) -> None:
+        """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""
+        value = getattr(self, name)
+        if value is None and name not in _REQUIRED:
+            return
+        try:
+            whole = operator.index(cast("SupportsIndex", value))
+        except TypeError:
+            raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+        if isinstance(value, bool):
+            raise ConfigError(f"{name} must be a whole number, got {value!r}")
+        if whole < least:
+            raise ConfigError(f"{name} must be at least {least}, got {whole}")
+        if whole >= 2**63:
+            raise ConfigError(f"{name} must be below 2^63, got {whole}")
+        object.__setattr__(self, name, whole)
 
     def _check_cpu(self) -> None:
         if self.cpu_arithmetic not in (None, *CPU_ARITHMETICS):
             raise ConfigError(
                 f"cpu_arithmetic {self.cpu_arithmetic!r} is not one of {', '.join(CPU_ARITHMETICS)}"
             )
-        if self.threads is not None:
-            _check_count("threads", self.threads, least=1)
-            if self.threads > MOST_THREADS:
-                raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
-
-
-def _check_count(name: str, value: object, *, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")
-    if value >= 2**63:
-        raise ConfigError(f"{name} must be below 2^63, got {value}")
+        self._settle_count("threads", least=1)
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")

@@ -77,6 +77,11 @@ BAD = [
     (["--requests", "0"], "--requests must be from 1 to 1000, got 0"),
     (["--part", "lengths", "--distribution", "normal"], "distribution 'normal' is not one of"),
     (["--part", "prompt"], "but the context of tiny.gguf is 512: give --part lengths,time"),
+    (
+        ["--part", "time", "--requests", "3"],
+        "--requests is for the part lengths, but --part is time",
+    ),
+    (["--part", "time", "--n", "2"], "--n is for the part lengths"),
     (["--texts", "no/such/file"], "cannot read no/such/file"),
     (["--plot", "x.gif"], "--plot must name a file that ends in .png"),
 ]

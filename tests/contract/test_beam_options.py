@@ -38,6 +38,8 @@ def beams(**options):
         ({"early_stopping": "True"}, "true, false or 'never', got 'True'"),
         ({"early_stopping": None}, "true, false or 'never', got None"),
         ({"early_stopping": 2}, "true, false or 'never', got 2"),
+        ({"early_stopping": np.array([1, 2])}, "true, false or 'never', got array"),
+        ({"n": 2, "temperature": 0}, "n cannot be combined with use_beam_search"),
         ({"early_stopping": 1}, "true, false or 'never', got 1"),
         ({"temperature": 0.7}, "temperature is 0.7, but beam search draws nothing: leave it out"),
         (
@@ -129,3 +131,9 @@ def test_the_number_of_answers_is_the_width_of_a_search_and_n_without_one():
 @pytest.mark.parametrize(("ends", "count"), [(0, 8), (1, 8), (2, 12), (5, 24)])
 def test_more_end_tokens_ask_for_more_candidates(ends, count):
     assert beams(beam_width=4).candidates(ends) == count
+
+
+@pytest.mark.parametrize("name", ["beam_width", "length_penalty", "early_stopping"])
+def test_an_array_as_an_option_of_beams_is_refused_by_name(name):
+    with pytest.raises(RequestError, match=f"{name} is array"):
+        SamplingParams(**{name: np.array([1, 2])})

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -182,3 +186,24 @@ def test_a_source_that_gives_other_rows_than_it_says_is_a_model_error(matrix):
 
     with pytest.raises(ModelError, match=f"tensor .*{matrix} has [0-9]+ rows, a llama model of"):
         native_hand(Wrong(tiny_spec()))
+
+
+def test_an_unknown_instruction_set_is_refused_in_one_line(tiny_gguf):
+    code = "import sys; from octavo.cli import run; sys.exit(run(sys.argv[1:]))"
+    arguments = ["generate", "x", "--raw", "--model", str(tiny_gguf), "--backend", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "OCTAVO_CPU_ISA": "bogus"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "OCTAVO_CPU_ISA: this machine has no instruction set 'bogus'" in done.stderr
+
+
+def test_the_backends_that_there_are_include_cpu(tiny_gguf):
+    with pytest.raises(ConfigError, match=r"backend 'foo' is not one of reference.*cpu"):
+        LLM(str(tiny_gguf), backend="foo", kv_cache_memory_bytes=2**20)

@@ -6,6 +6,7 @@ import json
 from fractions import Fraction
 
 import msgspec
+import numpy as np
 import pytest
 
 from octavo import LLM, ConfigError, ModelError, RequestError, SamplingParams
@@ -223,7 +224,7 @@ def test_a_step_that_fails_twice_ends_its_request_with_the_reason(llm, monkeypat
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as broken_machine:
-        broken_machine.setattr(Decoder, "forward", broken)
+        broken_machine.setattr(Decoder, "states", broken)
         (result,) = llm.generate("one", GREEDY)
 
     assert result.outputs[0].finish_reason == "error"
@@ -370,3 +371,22 @@ def test_a_closed_llm_says_so(tiny_gguf):
 
     with pytest.raises(ConfigError, match="has been closed"):
         llm.generate("hello", GREEDY)
+
+
+def test_numbers_of_numpy_are_taken_as_settings(tiny_gguf):
+    sizes = {"block_size": np.int64(16), "kv_cache_memory_bytes": np.int64(2**20)}
+
+    with LLM(str(tiny_gguf), max_model_len=np.int32(64), seed=np.uint8(3), **sizes) as llm:
+        assert llm.config.block_size == 16
+        assert type(llm.config.seed) is int
+
+
+@pytest.mark.parametrize("value", [True, 2.0, "16", None, np.array([1, 2])])
+def test_a_setting_that_is_no_whole_number_is_refused_by_name(tiny_gguf, value):
+    with pytest.raises(ConfigError, match="block_size must be a whole number"):
+        LLM(str(tiny_gguf), block_size=value)
+
+
+def test_an_array_as_dtype_is_refused_by_name(tiny_gguf):
+    with pytest.raises(ConfigError, match="dtype array"):
+        LLM(str(tiny_gguf), dtype=np.array(["auto", "a"]))

@@ -31,22 +31,22 @@ def engine(path, **options):
     return LLM(str(path), **{"kv_cache_memory_bytes": 2**20, "block_size": 8, **options})
 
 
-def test_a_text_holds_what_the_plan_says(windowed):
+def test_a_text_holds_what_the_layout_says_and_at_most_what_the_plan_says(windowed):
     llm = engine(windowed)
     layout = llm.built.layout
 
-    length = 150
+    length, most = 150, 0
     for _ in llm.stream(PROMPT, GREEDY):
         usage = llm.built.engine.usage()
         if usage.blocks_used and length > 150:
-            plan = make_plan(
-                model_subject(windowed),
-                Wish(memory_bytes=2**30, context_tokens=length, block_size=8),
-            )
-            assert usage.blocks_used * layout.block_bytes == plan.kv_bytes_per_request
+            assert usage.blocks_used == layout.held_blocks(length)
+            most = max(most, usage.blocks_used)
         length += 1
 
+    wish = Wish(memory_bytes=2**30, context_tokens=length - 1, block_size=8)
+    plan = make_plan(model_subject(windowed), wish)
     assert [group.window for group in layout.groups] == [None, 32]
+    assert most * layout.block_bytes == plan.kv_bytes_per_request
     assert usage.blocks_used == 0
 
 

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from io import StringIO
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from octavo.planner.plan import Wish, advise, make_plan
 from octavo.planner.show import plan_table
 from octavo.planner.subject import Shape, Subject, model_subject, shape_subject
 from octavo.sizes import ask_bytes, parse_bytes
+from octavo.testing.tiny import tiny_spec
 
 GB = 10**9
 GIB = 2**30
@@ -256,9 +258,9 @@ def test_behind_a_window_a_long_request_holds_the_window_alone():
     full, *windows = plan.groups
     assert (full.window, full.kv_bytes_per_request) == (None, 512 * BLOCK)
     assert [(group.window, group.kv_bytes_per_request) for group in windows] == [
-        (512, 32 * BLOCK)
+        (512, 33 * BLOCK)
     ] * 5
-    assert plan.kv_bytes_per_request == (512 + 5 * 32) * BLOCK
+    assert plan.kv_bytes_per_request == (512 + 5 * 33) * BLOCK
 
 
 def test_the_first_request_needs_more_while_its_prompt_is_computed():
@@ -285,7 +287,7 @@ def test_the_table_names_windows_and_what_layers_with_them_hold():
 
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text_of(console)]
     assert ["10 layers that see 512 tokens", "1,280 bytes"] in rows
-    assert ["10 layers that see 512 tokens", "640.00 KiB"] in rows
+    assert ["10 layers that see 512 tokens", "660.00 KiB"] in rows
     assert ["2 layers that see everything", "2.00 MiB"] in rows
     assert ["while its prompt is computed", "5.14 MiB"] in rows
 
@@ -373,3 +375,14 @@ def test_a_size_to_ask_for_is_short_and_never_too_small(count, text):
 def test_a_size_to_ask_for_is_at_most_a_hundredth_too_large(power):
     for count in (2**power, 2**power + 1, 3 * 2**power // 2 + 7):
         assert count <= parse_bytes(ask_bytes(count), name="") <= 1.011 * count
+
+
+def test_a_longer_request_never_needs_less(tmp_path):
+    spec = msgspec.structs.replace(tiny_spec(), window=24, window_layers=(0, 1))
+    subject = Subject("windows", spec, "float32", 4096, 0)
+    sizes = [
+        make_plan(subject, Wish(memory_bytes=2**30, context_tokens=length)).kv_bytes_per_request
+        for length in range(2, 300)
+    ]
+
+    assert sizes == sorted(sizes)

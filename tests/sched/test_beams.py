@@ -216,7 +216,14 @@ def test_a_search_wider_than_the_engine_is_refused():
 def test_a_search_that_can_never_fit_is_refused():
     driver = Driver.paged(6)
 
-    with pytest.raises(RequestError, match="4 beams after a prompt of 19 tokens"):
+    with pytest.raises(RequestError, match="4 beams after a prompt of 19 tokens may need more"):
+        driver.add(beam_request())
+
+
+def test_a_refusal_with_windows_says_that_nothing_shared_is_counted():
+    driver = Driver.paged(12, windows=(8,), budget=64)
+
+    with pytest.raises(RequestError, match="counted without what they share"):
         driver.add(beam_request())
 
 

@@ -58,6 +58,10 @@ _TIME_PROMPT, _TIME_ANSWER, _TIME_WIDTH, _ROUNDS = 64, 64, 4, 3
 _NEED = {"prompt": _PROMPT + _PROMPT_ANSWER, "time": _TIME_PROMPT + _TIME_ANSWER}
 
 
+_COUNTS = "2,4,6"
+"""Samples and beam widths, by default."""
+
+
 @dataclass(slots=True)
 class _Plan:
     """What is to be measured."""
@@ -91,8 +95,8 @@ def sharing(
     texts: Texts = None,
     requests: Requests = None,
     distribution: options.Distribution = None,
-    n: options.Choices = "2,4,6",
-    width: Widths = "2,4,6",
+    n: options.Choices = _COUNTS,
+    width: Widths = _COUNTS,
     seed: options.Seed = 0,
     model: Model = None,
     device: Device = "auto",
@@ -110,6 +114,15 @@ def sharing(
     parts = _parts(part)
     settings = _settings(n, width)
     _check_requests(requests)
+    _check_meaning(
+        parts,
+        {
+            "--requests": requests is not None,
+            "--distribution": distribution is not None,
+            "--n": n != _COUNTS,
+            "--width": width != _COUNTS,
+        },
+    )
     text = read_text(texts)
     path = model_path(model)
     longest = _longest(path, parts, settings)
@@ -157,6 +170,16 @@ def _settings(n: str, width: str) -> list[Setting]:
 def _check_requests(requests: int | None) -> None:
     if requests is not None and not 1 <= requests <= _MOST_REQUESTS:
         raise ConfigError(f"--requests must be from 1 to {_MOST_REQUESTS}, got {requests}")
+
+
+def _check_meaning(parts: list[str], given: dict[str, bool]) -> None:
+    """Raise ConfigError for an option of part lengths if that is not measured."""
+    for flag, is_given in given.items():
+        if is_given and "lengths" not in parts:
+            raise ConfigError(
+                f"{flag} is for the part lengths, but --part is {','.join(parts)}: leave it out, "
+                "or add lengths"
+            )
 
 
 def _longest(path: Path, parts: list[str], settings: list[Setting]) -> int:

@@ -173,7 +173,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise RequestError(f"n must be at least 1 and at most {MAX_N}, got {self.n}")
         if not 0 <= self.temperature <= sys.float_info.max:
             raise RequestError(f"temperature must be 0 or more and finite, got {self.temperature}")
-        if self.n > 1 and self.greedy:
+        if self.n > 1 and self.greedy and not self.use_beam_search:
             raise RequestError(
                 f"n must be 1 when sampling is greedy (temperature 0), got {self.n}: "
                 "all answers would be the same; raise temperature"
@@ -264,7 +264,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"length_penalty must be a number from -{MAX_LENGTH_PENALTY} to "
                 f"{MAX_LENGTH_PENALTY}, got {self.length_penalty!r}"
             )
-        if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
+        early = self.early_stopping
+        if not (isinstance(early, bool) or (isinstance(early, str) and early == "never")):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
                 f"early_stopping must be true, false or 'never', got {self.early_stopping!r}"
             )
@@ -283,7 +284,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _refuse_beam_options(self) -> None:
         plain = (("beam_width", None), ("length_penalty", 1.0), ("early_stopping", False))
         for name, value in plain:
-            if getattr(self, name) != value:
+            given = getattr(self, name)
+            # An array compares number by number.
+            if not isinstance(given, (int, float, str, type(None))) or given != value:
                 raise RequestError(
                     f"{name} is {getattr(self, name)!r}, but use_beam_search is false: set it, or "
                     f"leave {name} out"

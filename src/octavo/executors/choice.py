@@ -50,8 +50,8 @@ class Choice(Protocol):
         ...
 
 
-def named(what: str, name: str, table: dict[str, _Row]) -> _Row:
-    """Return a row of a table. Raises ConfigError that lists the names."""
+def named(what: str, name: str, table: dict[str, _Row], *others: str) -> _Row:
+    """Return a row of a table. Raises ConfigError that lists its names, and others."""
     if not isinstance(name, str) or name not in table:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{what} {name!r} is not one of {', '.join(table)}")
+        raise ConfigError(f"{what} {name!r} is not one of {', '.join((*table, *others))}")
     return table[name]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from octavo.config import EngineConfig
 from octavo.contract.layout import KVLayout, kv_layout
-from octavo.cpu import require_native
+from octavo.cpu import ISA_VARIABLE, require_native
 from octavo.engine.engine import ModelRunner
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
@@ -61,7 +61,10 @@ def choose_native(config: EngineConfig, checkpoint: Checkpoint) -> NativeChoice:
     """Choose the native executor. Raises ConfigError for what it cannot do."""
     from octavo.runner.native_model import check_native
 
-    require_native()
+    try:
+        require_native().isa()
+    except ValueError as error:
+        raise ConfigError(f"environment variable {ISA_VARIABLE}: {error}") from None
     if config.device not in ("auto", "cpu"):
         raise ConfigError(
             f"device is {config.device!r}, but the backend cpu runs on the CPU: leave device out, "

@@ -108,7 +108,7 @@ class TorchChoice:
                 f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated on "
                 f"{self.place}: lower kv_cache_memory_bytes"
             ) from error
-        backend = named("backend", config.backend, attention_backends())
+        backend = named("backend", config.backend, attention_backends(), "cpu")
         runner = TorchRunner(
             decoder,
             arena,

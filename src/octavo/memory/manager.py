@@ -26,6 +26,9 @@ _RESERVE = 100
 not displace one that has just come."""
 
 
+_UNSHARED = " (counted without what they share, since the model has windows)"
+
+
 class KVCacheManager:
     """Paged block tables per KV group, over tiers; tiers[0] is the device.
 
@@ -67,9 +70,9 @@ class KVCacheManager:
         longest = self._promises.longest_beams(prompt, limit, width, self._pool.size)
         if longest <= prompt:
             raise RequestError(
-                f"{width} beams after a prompt of {prompt} tokens need more than the KV memory's "
-                f"{self._pool.size} blocks: lower beam_width, shorten the prompt, or raise "
-                "kv_cache_memory_bytes"
+                f"{width} beams after a prompt of {prompt} tokens may need more than the KV "
+                f"memory's {self._pool.size} blocks{_UNSHARED * self._groups.windowed}: lower "
+                "beam_width, shorten the prompt, or raise kv_cache_memory_bytes"
             )
         return longest
 

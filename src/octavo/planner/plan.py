@@ -131,7 +131,7 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     taken = (subject.weights_bytes or 0) + (workspace or 0) + GRAPH_BYTES
     pool = max(0, wish.memory_bytes - taken)
     blocks = layout.blocks_in(pool)
-    per_request = layout.held_blocks(context)
+    per_request = layout.peak_blocks(context, 1)
     # With windows, the request whose prompt is being computed holds more than in the long run.
     first = layout.peak_blocks(context, wish.step_tokens)
     held = first + (wish.requests - 1) * per_request
@@ -238,7 +238,7 @@ def _longest_context(subject: Subject, wish: Wish, plan: Plan) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         first = layout.peak_blocks(middle * step, wish.step_tokens)
-        if first + (wish.requests - 1) * layout.held_blocks(middle * step) <= plan.blocks:
+        if first + (wish.requests - 1) * layout.peak_blocks(middle * step, 1) <= plan.blocks:
             low = middle
         else:
             high = middle
@@ -293,7 +293,7 @@ def _groups(layout: KVLayout, context: int) -> tuple[GroupPlan, ...]:
             block_size=group.block_size,
             block_bytes=layout.block_bytes,
             kv_bytes_per_token=group.bytes_per_token(layout.keys, layout.values),
-            kv_bytes_per_request=group.held_blocks(context) * layout.block_bytes,
+            kv_bytes_per_request=group.peak_blocks(context, 1) * layout.block_bytes,
         )
         for group in layout.groups
     )
