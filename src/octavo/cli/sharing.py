@@ -37,7 +37,7 @@ Texts = Annotated[
 ]
 Requests = Annotated[
     int | None,
-    typer.Option(help="Prompts of each distribution; default: 24 of Alpaca's, 4 of ShareGPT's."),
+    typer.Option(help="Prompts of each distribution; default: 24 of Alpaca's, 3 of ShareGPT's."),
 ]
 Widths = Annotated[str, typer.Option("--width", help="Beam widths, by commas.")]
 Model = Annotated[
@@ -45,7 +45,7 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
 
-_REQUESTS = {"alpaca-lognormal": 24, "sharegpt-lognormal": 4}
+_REQUESTS = {"alpaca-lognormal": 24, "sharegpt-lognormal": 3}
 _PARTS = ("lengths", "prompt", "time")
 _MOST_REQUESTS = 1000
 _MOST_ANSWERS = 32
