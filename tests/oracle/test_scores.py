@@ -136,7 +136,7 @@ def test_the_whole_vocabulary_can_be_asked_for(oracle, tiny_folder):
 
 def test_a_prompt_is_scored_in_tiles(tiny_folder, monkeypatch):
     from octavo.models.decoder import Decoder
-    from octavo.runner.torch_runner import SCORED_ROWS
+    from octavo.runner.step_runner import SCORED_ROWS
 
     rows, score = [], Decoder.score
 
