@@ -39,7 +39,7 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     def first_seen(self, start: int) -> int:
         """Index of the first block that a query at position `start` reads."""
-        return 0 if self.window is None else max(0, start - self.window + 1) // self.block_size
+        return first_block_seen(self.block_size, self.window, start)
 
     def held_blocks(self, tokens: int) -> int:
         """Blocks of a text of so many tokens once those behind the window have been freed."""
@@ -56,6 +56,11 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
     def bytes_per_token(self, keys: KVFormat, values: KVFormat) -> int:
         """Bytes that one token holds in all layers of this group: its share of a block."""
         return -(-self.block_bytes(keys, values) // self.block_size)
+
+
+def first_block_seen(block_size: int, window: int | None, start: int) -> int:
+    """Index of the first block of one group that a query at position `start` reads."""
+    return 0 if window is None else max(0, start - window + 1) // block_size
 
 
 def peak_blocks(block_size: int, window: int | None, tokens: int, step_tokens: int) -> int:

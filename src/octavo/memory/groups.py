@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from octavo.contract.layout import ANY_LENGTH, peak_blocks
+from octavo.contract.layout import ANY_LENGTH, first_block_seen, peak_blocks
 
 
 class Groups:
@@ -39,8 +39,7 @@ class Groups:
 
     def first_seen(self, group: int, start: int) -> int:
         """Return the index of the first block that a query at position `start` reads."""
-        window = self.windows[group]
-        return 0 if window is None else max(0, start - window + 1) // self.sizes[group]
+        return first_block_seen(self.sizes[group], self.windows[group], start)
 
     def passed_at(self, group: int, index: int) -> int:
         """Return the first position whose query does not see block `index` of a group."""

@@ -96,15 +96,11 @@ class Decoder:
         """The dtype of the weights and of the rows between layers."""
         return self._embedding.dtype
 
-    def forward(self, inputs: StepInputs, backend: AttentionBackend, tiles: RowTiles) -> Tensor:
-        """Compute a step: write the KV of all rows; return the logits of the sampled rows.
-
-        The backend has planned `inputs`. Returns [sampled, vocab_size] float32.
-        """
-        return self.score(self.states(inputs, backend, tiles), tiles)
-
     def states(self, inputs: StepInputs, backend: AttentionBackend, tiles: RowTiles) -> Tensor:
-        """Compute a step up to the last layer; return the sampled rows: [sampled, hidden_size]."""
+        """Compute a step up to the last layer: write the KV of all rows; return the sampled rows.
+
+        The backend has planned `inputs`. Returns [sampled, hidden_size].
+        """
         count = inputs.tokens.shape[0]
         sizes = tiles.split(count)
         padding = sum(sizes) - count
