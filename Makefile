@@ -25,8 +25,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup extension demo test test-full test-cpp test-cpp-checked test-gpu format lint types docs \
-	bench check clean
+.PHONY: help setup extension demo test test-full test-cpp test-cpp-checked test-cpp-arm test-gpu format lint \
+	types docs bench bench-peers check clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,19 @@ test-cpp-checked: $(STAMP)  ## the same, with addresses and undefined behaviour 
 	$(BIN)/cmake --build build/cpp-checked
 	$(BIN)/ctest --test-dir build/cpp-checked --output-on-failure -L "$$(build/cpp-checked/available_isas)"
 
+# On Debian: apt-get install g++-aarch64-linux-gnu qemu-user
+ARM := aarch64-linux-gnu
+test-cpp-arm: $(STAMP)  ## the C++ parts compiled for 64-bit Arm, and their tests under emulation
+	@if ! command -v $(ARM)-g++ >/dev/null; then \
+		echo "test-cpp-arm: skipped, there is no cross compiler $(ARM)-g++"; exit 0; fi; set -e -x; \
+	$(CMAKE) -B build/cpp-arm -DOCTAVO_EXTENSION=OFF -DOCTAVO_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux \
+		-DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=$(ARM)-g++ \
+		"-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/$(ARM)"; \
+	$(BIN)/cmake --build build/cpp-arm --target all octavo_kernels; set +x; \
+	if ! command -v qemu-aarch64 >/dev/null; then \
+		echo "test-cpp-arm: compiled, not run: there is no emulator qemu-aarch64"; exit 0; fi; \
+	$(BIN)/ctest --test-dir build/cpp-arm --output-on-failure
+
 # A driver's or a library's warning is no fault of these tests.
 test-gpu: setup  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu tests/gpu -q -W default $(ARGS)
@@ -93,6 +106,11 @@ docs: $(STAMP)  ## build the documentation into site/; a broken link is an error
 
 bench: $(STAMP)  ## time the deciding plane (pytest-benchmark)
 	$(BIN)/pytest benchmarks/micro --benchmark-only $(ARGS)
+
+# The engines lie in environments of their own; what cannot be installed is left out.
+bench-peers: setup  ## octavo against llama.cpp, OpenVINO and vLLM, which it installs first (4 GB)
+	$(BIN)/python benchmarks/peers/install.py .peers
+	@$(BIN)/octavo bench peers $(ARGS)
 
 check: lint types test-cpp test docs  ## all that must pass before a change lands
 

@@ -32,16 +32,18 @@ struct ModelBuilder {
   ModelBuilder(int vocab, int hidden, int intermediate, int heads, int kv_heads, int head_dim,
                float norm_eps, float embedding_scale, bool gelu, int experts, int experts_per_token,
                bool normalized_experts) {
-    Pages::check_multiple("hidden", hidden, kGroup);
+    Pages::check_multiple("hidden", hidden, 1);
     Pages::check_multiple("intermediate", intermediate, kGroup);
-    Pages::check_multiple("head_dim", head_dim, kTile);
+    Pages::check_multiple("head_dim", head_dim, 2);
     Pages::check_multiple("heads", heads, kv_heads);
     model.vocab = vocab;
-    model.hidden = hidden;
+    model.hidden = padded(hidden);
+    model.hidden_size = hidden;
     model.intermediate = intermediate;
     model.heads = heads;
     model.kv_heads = kv_heads;
-    model.head_dim = head_dim;
+    model.head_dim = (head_dim + kTile - 1) / kTile * kTile;
+    model.head_size = head_dim;
     model.norm_eps = norm_eps;
     model.embedding_scale = embedding_scale;
     model.gelu = gelu;
@@ -91,7 +93,7 @@ struct ModelBuilder {
     weights.qkv_bias = row("qkv_bias", model.qkv_size());
     weights.q_norm = row("q_norm", model.head_dim);
     weights.k_norm = row("k_norm", model.head_dim);
-    weights.o = matrix(parts["o"], "o", hidden, padded(model.q_size()));
+    weights.o = matrix(parts["o"], "o", hidden, padded(model.mixed_size()));
     weights.attn_post_norm = row("attn_post_norm", hidden);
     weights.ffn_norm = row("ffn_norm", hidden);
     weights.ffn_post_norm = row("ffn_post_norm", hidden);
@@ -234,15 +236,37 @@ struct BoundEngine {
     engine->run(step);
   }
 
+  void check_sampled(int first, int count) const {
+    if (first >= 0 && count >= 0 && first <= engine->sampled() - count) return;
+    throw nb::value_error(("the last step sampled " + std::to_string(engine->sampled()) + " rows, not " +
+                           std::to_string(int64_t{first} + count)).c_str());
+  }
+
   void score(int first, const nb::ndarray<>& logits) {
     float* to = numbers<float>("logits", logits, {kAny, engine->model().vocab});
     const int count = static_cast<int>(logits.shape(0));
-    if (first < 0 || first + count > engine->sampled()) {
-      throw nb::value_error(("the last step sampled " + std::to_string(engine->sampled()) + " rows, not " +
-                             std::to_string(first + count)).c_str());
-    }
+    check_sampled(first, count);
     nb::gil_scoped_release release;
     engine->score(first, count, to);
+  }
+
+  nb::tuple find_likeliest(int first, int count) {
+    check_sampled(first, count);
+    const auto size = static_cast<size_t>(count);
+    auto [tokens, to_tokens] = new_array<int32_t>({size});
+    auto [logprobs, to_logprobs] = new_array<double>({size});
+    auto [broken, to_broken] = new_array<int32_t>({size});
+    std::vector<Survey> found(size);
+    {
+      nb::gil_scoped_release release;
+      engine->survey(first, count, found.data());
+    }
+    for (size_t row = 0; row < size; ++row) {
+      to_tokens[row] = found[row].id;
+      to_logprobs[row] = found[row].logprob();
+      to_broken[row] = found[row].broken;
+    }
+    return nb::make_tuple(tokens, logprobs, broken);
   }
 
   void copy(const ConstArray& sources, const ConstArray& targets) {
@@ -274,5 +298,6 @@ void bind_engine(nb::module_& module) {
            "starts"_a.noconvert(), "lengths"_a.noconvert(), "groups"_a.noconvert(),
            "sample_rows"_a.noconvert())
       .def("score", &BoundEngine::score, "first"_a, "logits"_a.noconvert())
+      .def("find_likeliest", &BoundEngine::find_likeliest, "first"_a, "count"_a)
       .def("copy", &BoundEngine::copy, "sources"_a.noconvert(), "targets"_a.noconvert());
 }

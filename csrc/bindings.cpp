@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -26,7 +27,11 @@
 #include "attention.h"
 #include "dispatch.h"
 #include "engine.h"
+#include "floors.h"
+#include "loads.h"
+#include "memory.h"
 #include "pack.h"
+#include "sample.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -166,18 +171,21 @@ std::pair<nb::list, size_t> read_strings(const ConstArray& data, size_t position
 
 // --- Linear layers ---------------------------------------------------------------------------------
 
-constexpr const char* kFormatNames[] = {"q4", "q8", "bf16", "f32"};
+constexpr const char* kFormatNames[] = {"q4", "q8", "bf16", "f32", "f16", "q4s", "q5s", "q6s", "q8s"};
 
 Format format_called(const std::string& name) {
-  for (int i = 0; i < 4; ++i) {
+  for (size_t i = 0; i < std::size(kFormatNames); ++i) {
     if (name == kFormatNames[i]) return static_cast<Format>(i);
   }
-  throw nb::value_error(("there is no format '" + name + "': q4, q8, bf16 or f32").c_str());
+  std::string names;
+  for (const char* known : kFormatNames) names += (names.empty() ? "" : ", ") + std::string(known);
+  throw nb::value_error(("there is no format '" + name + "': " + names).c_str());
 }
 
 struct Matrix {
   PackedMatrix packed;
-  Memory memory;
+  Memory memory;                         // its own,
+  std::shared_ptr<WeightMemory> shared;  // or that of a whole model
 };
 
 // One matrix of a file as the bytes of its rows, [out, row bytes].
@@ -237,9 +245,9 @@ struct PreparedRows {
   PreparedRows(const Kernels& kernels, Format format, const float* values, int count, int in) {
     rows.in = in;
     const size_t numbers = static_cast<size_t>(count) * in, groups = numbers / kGroup;
-    if (format == Format::kF32) {
+    if (takes_f32(format)) {
       rows.f32 = values;
-    } else if (format == Format::kBf16) {
+    } else if (takes_bf16(format)) {
       bf16 = new_memory(numbers * 2);
       auto* to = reinterpret_cast<uint16_t*>(bf16.get());
       kernels.to_bf16(values, static_cast<int>(numbers), to);
@@ -379,8 +387,8 @@ struct Pages {
 // One sequence of a step: its new tokens, the position of the first of them, its blocks.
 using Sequence = std::tuple<int, int, ConstArray>;
 
-std::vector<AttentionSlice> slices_of(const std::vector<Sequence>& sequences, const Pages& pages,
-                                      int window) {
+std::vector<AttentionSlice> slices_of(const std::vector<Sequence>& sequences, int block_tokens,
+                                      int block_count, int window) {
   std::vector<AttentionSlice> slices;
   int first = 0;
   for (const auto& [tokens, start, table] : sequences) {
@@ -388,17 +396,17 @@ std::vector<AttentionSlice> slices_of(const std::vector<Sequence>& sequences, co
       throw nb::value_error("sequences: needs at least 1 token and a start of at least 0");
     }
     const int32_t* blocks = numbers<const int32_t>("sequences: table", table, {kAny});
-    const int64_t end = start + tokens, covered = static_cast<int64_t>(table.shape(0)) *
-                                                  pages.pages.block_tokens;
+    const int64_t end = static_cast<int64_t>(start) + tokens;
+    const int64_t covered = static_cast<int64_t>(table.shape(0)) * block_tokens;
     if (covered < end) {
       throw nb::value_error(("sequences: table has room for " + std::to_string(covered) +
                              " tokens, not " + std::to_string(end)).c_str());
     }
     const int64_t lowest = window > 0 && start - window + 1 > 0 ? start - window + 1 : 0;
-    for (int64_t at = lowest / pages.pages.block_tokens; at * pages.pages.block_tokens < end; ++at) {
-      if (blocks[at] < 0 || blocks[at] >= pages.blocks) {
+    for (int64_t at = lowest / block_tokens; at * block_tokens < end; ++at) {
+      if (blocks[at] < 0 || blocks[at] >= block_count) {
         throw nb::value_error(("sequences: table has block " + std::to_string(blocks[at]) +
-                               ", there are " + std::to_string(pages.blocks)).c_str());
+                               ", there are " + std::to_string(block_count)).c_str());
       }
     }
     slices.push_back({first, tokens, start, blocks});
@@ -415,7 +423,8 @@ nb::ndarray<nb::numpy, float> attend(const Pages& pages, const ConstArray& queri
   const int tokens = static_cast<int>(queries.shape(0)), heads = static_cast<int>(queries.shape(1));
   Pages::check_multiple("queries: the number of heads", heads, pages.pages.kv_heads);
   if (window < 0) throw nb::value_error("window is below 0");
-  const std::vector<AttentionSlice> slices = slices_of(sequences, pages, window);
+  const std::vector<AttentionSlice> slices =
+      slices_of(sequences, pages.pages.block_tokens, pages.blocks, window);
   const int expected = slices.empty() ? 0 : slices.back().first_token + slices.back().tokens;
   if (tokens != expected) {
     throw nb::value_error(("queries has " + std::to_string(tokens) + " tokens, the sequences " +
@@ -468,7 +477,10 @@ void bind_threads(nb::module_& module) {
       .def("wake", &ThreadPool::wake);
 }
 
+#include "bind_pack.h"
 #include "bind_engine.h"
+#include "bind_sample.h"
+#include "bind_loads.h"
 
 }  // namespace
 
@@ -483,6 +495,9 @@ NB_MODULE(_cpu, module) {
   module.def("skip_strings", &skip_strings, "data"_a.noconvert(), "position"_a, "count"_a);
   bind_threads(module);
   bind_linear(module);
+  bind_packer(module);
   bind_attention(module);
   bind_engine(module);
+  bind_sampler(module);
+  bind_loads(module);
 }

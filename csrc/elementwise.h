@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "isa/avx2_vector.h"
 #include "isa/avx512_vector.h"
@@ -58,10 +59,11 @@ struct EmitQuantized {
   }
 };
 
-// 1 / sqrt(mean of squares + eps) of `count` numbers, a multiple of 16. Four sums, so that the additions
-// need not wait for each other; which one takes a number depends on its place alone.
+// 1 / sqrt(mean of squares + eps) of `size` numbers among `count`; the others are 0. Read in whole 16s.
+// Four sums, so that the additions need not wait for each other; which one takes a number depends on
+// its place alone.
 template <class Isa>
-static OCTAVO_INLINE float inverse_rms(const float* x, int count, float eps) {
+static OCTAVO_INLINE float inverse_rms(const float* x, int count, int size, float eps) {
   using Vector = Lanes<Isa>;
   Vector a = Vector::all(0), b = a, c = a, d = a;
   int i = 0;
@@ -78,28 +80,30 @@ static OCTAVO_INLINE float inverse_rms(const float* x, int count, float eps) {
     a = a.plus(p, p);
   }
   const float squares = ((a + b) + (c + d)).sum();
-  return 1.0f / std::sqrt(squares / static_cast<float>(count) + eps);
+  return 1.0f / std::sqrt(squares / static_cast<float>(size) + eps);
 }
 
-// RMSNorm of one row: x * weight / rms(x). count: a multiple of kGroup.
+// RMSNorm of one row: x * weight / rms(x). What fills row and weight up to whole groups is 0, and is
+// emitted as 0.
 template <class Isa, class Emit>
 static OCTAVO_INLINE void rms_norm(const float* x, const float* weight, int count, float eps,
                                    Emit&& emit) {
   using Vector = Lanes<Isa>;
-  const Vector scale = Vector::all(inverse_rms<Isa>(x, count, eps));
-  for (int group = 0; group < count / kGroup; ++group) {
+  const Vector scale = Vector::all(inverse_rms<Isa>(x, count, count, eps));
+  for (int group = 0; group < (count + kGroup - 1) / kGroup; ++group) {
     const float *from = x + group * kGroup, *by = weight + group * kGroup;
     emit(group, Vector::load(from) * scale * Vector::load(by),
          Vector::load(from + 16) * scale * Vector::load(by + 16));
   }
 }
 
-// RMSNorm of each head by itself, in place, all with one weight [dim]. dim: a multiple of 16.
+// RMSNorm of each head by itself, in place, all with one weight [dim]. dim: a multiple of 16, of which
+// `size` numbers count and the others are 0.
 template <class Isa>
-static void norm_heads(float* heads, int count, int dim, const float* weight, float eps) {
+static void norm_heads(float* heads, int count, int dim, int size, const float* weight, float eps) {
   using Vector = Lanes<Isa>;
   for (float* head = heads; head < heads + static_cast<size_t>(count) * dim; head += dim) {
-    const Vector scale = Vector::all(inverse_rms<Isa>(head, dim, eps));
+    const Vector scale = Vector::all(inverse_rms<Isa>(head, dim, size, eps));
     for (int i = 0; i < dim; i += 16) {
       (Vector::load(head + i) * scale * Vector::load(weight + i)).store(head + i);
     }
@@ -161,6 +165,14 @@ static void add_scaled(float* to, const float* from, float scale, int count) {
   for (int i = 0; i < count; i += 16) {
     Vector::load(to + i).plus(Vector::load(from + i), factor).store(to + i);
   }
+}
+
+// Moves the first `size` numbers of each head together, in place, and fills up with 0 to `width`.
+OCTAVO_INLINE void join_heads(float* heads, int count, int dim, int size, int width) {
+  for (int head = 1; head < count; ++head) {
+    std::memmove(heads + head * size, heads + head * dim, sizeof(float) * size);
+  }
+  std::memset(heads + count * size, 0, sizeof(float) * (width - count * size));
 }
 
 // to += from: a residual, or a bias.

@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "attention.h"
@@ -55,14 +56,33 @@ size_t cut_rows(const Model& model, size_t tokens, size_t samples, uint8_t* at, 
   work.branch = cutter.take<float>(rows * model.hidden);
   for (float*& turns : work.turns) turns = cutter.take<float>(tokens * model.head_dim);
   work.normed = cutter.rows(rows, model.hidden);
-  work.mixed = cutter.rows(rows, static_cast<int>(mixed));
+  work.mixed = cutter.rows(rows, padded(model.mixed_size()));
   work.active = cutter.rows(rows, intermediate);
   if (model.experts) {
     work.gathered = cutter.rows(rows, model.hidden);
     work.expert = cutter.take<int>(rows * model.experts_per_token);
     work.expert_share = cutter.take<float>(rows * model.experts_per_token);
+    work.expert_places_stride = rows * model.experts_per_token;
+    work.expert_ends = cutter.take<int>(static_cast<size_t>(model.layers) * (model.experts + 1));
+    work.expert_places = cutter.take<int>(model.layers * work.expert_places_stride);
   }
   return cutter.used();
+}
+
+// The same for one thread.
+size_t cut_scratch(const Model& model, uint8_t* at, Scratch& scratch) {
+  Cutter cutter(at);
+  scratch.attention = cutter.take<float>(attention_scratch_floats(model.head_dim));
+  scratch.gate_up = cutter.take<float>(kRowsAtOnce * 4 * kStrip);
+  scratch.normed = cutter.rows(kOwnRows, model.hidden);
+  scratch.mixed = cutter.rows(kOwnRows, padded(model.mixed_size()));
+  return cutter.used();
+}
+
+// Steps grow as requests come: room for some more, so that it is seldom made anew.
+int roomy(int count) {
+  constexpr int kFewest = 64;
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max(count, kFewest))));
 }
 
 }  // namespace
@@ -96,6 +116,10 @@ Engine::Engine(Model model, std::vector<LayerWeights> layers, const std::vector<
   }
   model_.layer = layers_.data();
   model_.layers = static_cast<int>(layers_.size());
+  for (Scratch& scratch : scratch_) {
+    own_.emplace_back(cut_scratch(model_, nullptr, scratch));
+    cut_scratch(model_, own_.back().data(), scratch);
+  }
 }
 
 void Engine::run(const StepInputs& inputs) {
@@ -124,6 +148,13 @@ void Engine::score(int begin, int count, float* logits) {
   });
 }
 
+void Engine::survey(int begin, int count, Survey* found) {
+  parts_.resize(static_cast<size_t>(parts_of_vocabulary(model_.vocab)) * count);
+  pool_.run([&](ThreadPool::Member& member) {
+    kernels_.survey(model_, work_, scratch_[member.index()], begin, count, parts_.data(), found, member);
+  });
+}
+
 void Engine::plan(const StepInputs& inputs) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const GroupTables& tables = inputs.groups[g];
@@ -141,31 +172,20 @@ void Engine::plan(const StepInputs& inputs) {
 }
 
 void Engine::reserve(int tokens, int samples, size_t partials) {
-  const size_t token_room = std::max<size_t>(token_room_, tokens);
-  const size_t sample_room = std::max<size_t>(sample_room_, std::max(samples, 1));
-  if (token_room > token_room_ || sample_room > sample_room_) {
-    cut(token_room, sample_room);
+  if (tokens > token_room_ || samples > sample_room_) {
+    cut(std::max(token_room_, roomy(tokens)), std::max(sample_room_, roomy(samples)));
   }
   if (partials > partial_room_) {
-    partials_ = MappedMemory(partials * sizeof(float));
-    partial_room_ = partials;
+    partial_room_ = std::bit_ceil(partials);
+    partials_ = MappedMemory(partial_room_ * sizeof(float));
   }
   work_.partials = reinterpret_cast<float*>(partials_.data());
 }
 
-void Engine::cut(size_t tokens, size_t samples) {
+void Engine::cut(int tokens, int samples) {
   Workspace nothing;
   rows_ = MappedMemory(cut_rows(model_, tokens, samples, nullptr, nothing));
   cut_rows(model_, tokens, samples, rows_.data(), work_);
-  own_.clear();
-  for (Scratch& scratch : scratch_) {
-    const size_t attention = (attention_scratch_floats(model_.head_dim) + 15) / 16 * 16;
-    const size_t gate = kRowsAtOnce * 4 * kStrip;
-    const size_t rows = model_.experts ? std::max(tokens, samples) * model_.experts_per_token : 0;
-    own_.emplace_back((attention + gate + rows) * sizeof(float));
-    auto* at = reinterpret_cast<float*>(own_.back().data());
-    scratch = {at, at + attention, reinterpret_cast<int*>(at + attention + gate)};
-  }
   token_room_ = tokens;
   sample_room_ = samples;
 }

@@ -11,6 +11,7 @@
 #include "model.h"
 #include "pages.h"
 #include "threads.h"
+#include "vocabulary.h"
 #include "workspace.h"
 
 namespace octavo {
@@ -61,6 +62,9 @@ class Engine {
   // Scores the vocabulary after some of the sampled rows of the last step: logits [count, vocab].
   void score(int begin, int count, float* logits);
 
+  // The same without the scores: the likeliest token of each row, and what its probability takes.
+  void survey(int begin, int count, Survey* found);
+
   int sampled() const { return sampled_; }
 
   // Copies whole blocks, in order.
@@ -69,7 +73,7 @@ class Engine {
  private:
   void plan(const StepInputs& inputs);
   void reserve(int tokens, int samples, size_t partials);
-  void cut(size_t tokens, size_t samples);
+  void cut(int tokens, int samples);
 
   Model model_;
   std::vector<LayerWeights> layers_;
@@ -84,8 +88,10 @@ class Engine {
   std::vector<GroupStep> group_steps_;
   std::vector<AttentionSlice> slices_;
 
+  std::vector<Part> parts_;
   int sampled_ = 0;
-  size_t token_room_ = 0, sample_room_ = 0, partial_room_ = 0;
+  int token_room_ = 0, sample_room_ = 0;
+  size_t partial_room_ = 0;
   MappedMemory rows_, partials_;
   std::vector<MappedMemory> own_;
   Workspace work_;

@@ -14,7 +14,10 @@
 
 namespace octavo {
 
+enum class Arithmetic : int;
 struct AttentionLayer;
+struct Part;
+struct Survey;
 
 struct Kernels {
   const char* name;
@@ -41,6 +44,20 @@ struct Kernels {
                   ThreadPool::Member& member);
   void (*score)(const Model& model, const Workspace& work, const Scratch& scratch, int begin, int count,
                 float* logits, ThreadPool::Member& member);
+
+  // The same without the scores: what is kept of each row, through parts [parts, count].
+  void (*survey)(const Model& model, const Workspace& work, const Scratch& scratch, int begin, int count,
+                 Part* parts, Survey* found, ThreadPool::Member& member);
+
+  // Passes over a vocabulary; see vocabulary.h.
+  void (*survey_row)(const float* scores, int count, Part* parts, Survey* found);
+  double (*weigh)(const double* values, int count, double top, double scale, double* weights);
+  void (*sum_weights)(const float* values, int count, double top, double scale, double* sums);
+  void (*sum_wide_weights)(const double* values, int count, double top, double scale, double* sums);
+
+  // What no kernel can beat; see floors.h and isa/floor_loops.h.
+  uint64_t (*read_memory)(const uint8_t* from, size_t bytes);
+  double (*calculate)(Arithmetic arithmetic, int turns);
 };
 
 const Kernels& plain_kernels();

@@ -11,9 +11,9 @@
 // divided over threads: see LinearKernels. Compile with -ffp-contract=off, so that it stays so.
 //
 // Error, with u = 2^-24 and x the rows as stored (codes times scales, bf16, or float32):
-//   kQ4, kQ8  |y - exact| <= (2 groups + 4) u (sum |scale x dot| + sum |minimum x code sum|)
-//   kBf16     |y - exact| <= (2 in) u sum |w x|
-//   kF32      |y - exact| <= in u sum |w x|
+//   codes       |y - exact| <= (2 groups + 4) u (sum |scale x dot| + sum |minimum x code sum|)
+//   kBf16       |y - exact| <= (2 in) u sum |w x|
+//   kF32, kF16  |y - exact| <= in u sum |w x|
 #pragma once
 
 #include <cassert>
@@ -60,7 +60,7 @@ class LinearLayer {
 
  private:
   static int chunk_rows(int in) {
-    const size_t row_bytes = in * (F == Format::kF32 ? 4 : F == Format::kBf16 ? 2 : 1);
+    const size_t row_bytes = in * (takes_f32(F) ? 4 : takes_bf16(F) ? 2 : 1);
     const int fit = static_cast<int>(kChunkBytes / row_bytes) / kMaxRows * kMaxRows;
     return fit > 4 * kMaxRows ? fit : 4 * kMaxRows;
   }
@@ -126,9 +126,7 @@ class LinearLayer {
 template <class Isa, class Emit>
 static void linear(const PackedMatrix& matrix, const Rows& rows, Range of_rows, Range of_strips,
                    Emit&& emit) {
-  const bool quantized = matrix.format == Format::kQ4 || matrix.format == Format::kQ8;
-  assert((quantized ? rows.quantized.in : rows.in) == matrix.in);
-  (void)quantized;
+  assert((takes_codes(matrix.format) ? rows.quantized.in : rows.in) == matrix.in);
   assert(matrix.in % kGroup == 0);
   assert(of_strips.begin >= 0 && of_strips.end <= matrix.strips());
   assert(reinterpret_cast<uintptr_t>(matrix.data) % 64 == 0);
@@ -137,6 +135,11 @@ static void linear(const PackedMatrix& matrix, const Rows& rows, Range of_rows, 
     case Format::kQ8: return LinearLayer<Isa, Format::kQ8>::run(matrix, rows, of_rows, of_strips, emit);
     case Format::kBf16: return LinearLayer<Isa, Format::kBf16>::run(matrix, rows, of_rows, of_strips, emit);
     case Format::kF32: return LinearLayer<Isa, Format::kF32>::run(matrix, rows, of_rows, of_strips, emit);
+    case Format::kF16: return LinearLayer<Isa, Format::kF16>::run(matrix, rows, of_rows, of_strips, emit);
+    case Format::kQ4S: return LinearLayer<Isa, Format::kQ4S>::run(matrix, rows, of_rows, of_strips, emit);
+    case Format::kQ5S: return LinearLayer<Isa, Format::kQ5S>::run(matrix, rows, of_rows, of_strips, emit);
+    case Format::kQ6S: return LinearLayer<Isa, Format::kQ6S>::run(matrix, rows, of_rows, of_strips, emit);
+    case Format::kQ8S: return LinearLayer<Isa, Format::kQ8S>::run(matrix, rows, of_rows, of_strips, emit);
   }
 }
 

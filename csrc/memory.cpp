@@ -3,11 +3,14 @@
 #include <new>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace octavo {
 
 namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kMapping = size_t{64} << 20;
+constexpr size_t kLine = 64;
 }
 
 MappedMemory::MappedMemory(size_t bytes) {
@@ -27,6 +30,29 @@ MappedMemory::MappedMemory(size_t bytes) {
 
 void MappedMemory::release() {
   if (start_ != nullptr) munmap(start_, size_);
+}
+
+uint8_t* WeightMemory::take(size_t bytes) {
+  bytes = (bytes + kLine - 1) / kLine * kLine;
+  if (bytes > room_) {
+    const size_t mapped = bytes > kMapping ? bytes : kMapping;
+    mappings_.emplace_back(mapped);
+    // What is left of the mapping before is never touched, and costs nothing.
+    next_ = mappings_.back().data();
+    room_ = mapped;
+  }
+  uint8_t* taken = next_;
+  next_ += bytes;
+  room_ -= bytes;
+  return taken;
+}
+
+void drop_file_pages(const void* start, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(start) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(start) + bytes;
+  // Only advice: the pages stay where it is not taken.
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace octavo

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace octavo {
 
@@ -33,5 +34,22 @@ class MappedMemory {
   size_t size_ = 0;
   uint8_t* data_ = nullptr;
 };
+
+// Memory for many arrays that live and go together: cut out of large mappings, so that there are few
+// page faults while they are filled, and few pages to look up while they are read.
+class WeightMemory {
+ public:
+  // Aligned to 64 bytes. Throws std::bad_alloc.
+  uint8_t* take(size_t bytes);
+
+ private:
+  std::vector<MappedMemory> mappings_;
+  uint8_t* next_ = nullptr;
+  size_t room_ = 0;
+};
+
+// Gives back the memory that pages of a mapped file take; whoever reads them again gets them from the
+// file. Must not be used on other memory, which would lose what is in it.
+void drop_file_pages(const void* start, size_t bytes);
 
 }  // namespace octavo

@@ -39,14 +39,19 @@ struct LayerWeights {
 
 constexpr int kMaxRotaries = 2;
 
+// Rows of `hidden` numbers are filled up to whole groups, heads to whole tiles: see `hidden_size` and
+// `head_size`. A head's two halves are filled up each by itself in queries and keys, since their pairs
+// turn together; values are filled up at their end. Weights hold zeros there.
 struct Model {
   int vocab = 0;
-  int hidden = 0;
+  int hidden = 0;       // a multiple of kGroup
+  int hidden_size = 0;  // of the model: what a norm divides by
   int intermediate = 0;  // of one expert, where there are experts
   int layers = 0;
   int heads = 0;
   int kv_heads = 0;
-  int head_dim = 0;
+  int head_dim = 0;   // a multiple of kTile
+  int head_size = 0;  // of the model: what a norm divides by, and scores
   int experts = 0;
   int experts_per_token = 0;
   bool normalized_experts = false;
@@ -63,6 +68,7 @@ struct Model {
   int q_size() const { return heads * head_dim; }
   int kv_size() const { return kv_heads * head_dim; }
   int qkv_size() const { return q_size() + 2 * kv_size(); }
+  int mixed_size() const { return heads * head_size; }  // what attention gives, without padding
 };
 
 // Where the tokens of a step belong, in one KV group.

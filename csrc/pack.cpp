@@ -7,6 +7,7 @@
 
 #include "half.h"
 #include "isa/linear_kernels.h"
+#include "pack_scaled.h"
 
 namespace octavo {
 namespace {
@@ -66,8 +67,8 @@ void pack_q4(const Column& column, int number, int lane, uint8_t* group) {
     codes[i] = static_cast<uint8_t>(source.codes[i] | (source.codes[i + 16] << 4));
   }
   spread_codes(codes, 4, group + lane * 4);
-  store16(scale, float_to_half(source.scale[0]));
-  store16(minimum, float_to_half(source.minimum - static_cast<float>(source.zero) * source.scale[0]));
+  store16(scale, float_to_half(source.scale));
+  store16(minimum, float_to_half(-static_cast<float>(source.zero) * source.scale));
 }
 
 // The smallest float16 that is not below `value`: then no code passes 127.
@@ -93,21 +94,17 @@ uint16_t quantize_weights(const float* values, uint8_t* codes) {
   return scale;
 }
 
-bool has_exact_q8(SourceType type) {
-  return type == SourceType::kQ8_0 || type == SourceType::kQ5_0 || type == SourceType::kQ4_0;
-}
-
 void pack_q8(const Column& column, int number, int lane, uint8_t* group) {
   uint8_t codes[kGroup];
   uint16_t scale = 0;
   if (!column.row) {
     std::memset(codes, 128, sizeof codes);
-  } else if (has_exact_q8(column.type)) {
+  } else if (is_exact(column.type, Format::kQ8)) {
     const GroupCodes source = read_codes(column.type, column.row, number);
     for (int i = 0; i < kGroup; ++i) {
       codes[i] = static_cast<uint8_t>(source.codes[i] - source.zero + 128);
     }
-    scale = float_to_half(source.scale[0]);
+    scale = float_to_half(source.scale);
   } else {
     float values[kGroup];
     read_floats(column.type, column.row, number, values);
@@ -138,20 +135,29 @@ void pack_f32(const Column& column, int number, int lane, uint8_t* group) {
   spread_codes(reinterpret_cast<const uint8_t*>(values), kGroup, group + lane * 4);
 }
 
+void pack_f16(const Column& column, int number, int lane, uint8_t* group) {
+  if (!column.row) return;
+  const uint8_t* from = column.row + static_cast<size_t>(number) * kGroup * 2;
+  for (int i = 0; i < kGroup; ++i) std::memcpy(group + i * kStrip * 2 + lane * 2, from + i * 2, 2);
+}
+
 size_t group_bytes(Format format) {
   switch (format) {
     case Format::kQ4: return kQ4GroupBytes;
     case Format::kQ8: return kQ8GroupBytes;
-    case Format::kBf16: return kGroup * kStrip * 2;
+    case Format::kBf16:
+    case Format::kF16: return kGroup * kStrip * 2;
     case Format::kF32: return kGroup * kStrip * 4;
+    default: return scaled_group_bytes(format);
   }
-  return 0;
 }
 
 // The reverse of pack_*: 32 numbers of one column.
 void unpack_group(Format format, const uint8_t* group, int lane, float* out) {
   const uint8_t* column = group + lane * 4;
-  if (format == Format::kQ4) {
+  if (scaled_bits(format) != 0) {
+    unpack_scaled(format, group, lane, out);
+  } else if (format == Format::kQ4) {
     const float scale = half_to_float(load16(group + 256 + lane * 2));
     const float minimum = half_to_float(load16(group + 288 + lane * 2));
     for (int i = 0; i < 16; ++i) {
@@ -166,6 +172,8 @@ void unpack_group(Format format, const uint8_t* group, int lane, float* out) {
     }
   } else if (format == Format::kBf16) {
     for (int i = 0; i < kGroup; ++i) out[i] = bf16_to_float(load16(column + i / 2 * 64 + i % 2 * 2));
+  } else if (format == Format::kF16) {
+    for (int i = 0; i < kGroup; ++i) out[i] = half_to_float(load16(group + (i * kStrip + lane) * 2));
   } else {
     for (int i = 0; i < kGroup; ++i) std::memcpy(out + i, column + i * 64, 4);
   }
@@ -183,30 +191,33 @@ int PackSource::out() const {
 
 int PackSource::in() const { return parts.empty() ? 0 : parts.front().in; }
 
-bool can_pack(SourceType type, Format format) {
-  if (block_shape(type).inputs == 0) return false;
-  return format != Format::kQ4 || default_format(type) == Format::kQ4;
+bool is_exact(SourceType type, Format format) {
+  switch (format) {
+    case Format::kF32: return block_shape(type).inputs != 0;
+    case Format::kF16: return type == SourceType::kF16;
+    case Format::kBf16: return type == SourceType::kBf16;
+    case Format::kQ4: return type == SourceType::kQ4_0 || type == SourceType::kQ4_1;
+    case Format::kQ8:
+      return type == SourceType::kQ4_0 || type == SourceType::kQ5_0 || type == SourceType::kQ8_0;
+    default: return code_bits(type) != 0 && code_bits(type) <= scaled_bits(format);
+  }
 }
 
-Format default_format(SourceType type) {
-  switch (type) {
-    case SourceType::kF32:
-    case SourceType::kF16: return Format::kF32;
-    case SourceType::kBf16: return Format::kBf16;
-    case SourceType::kQ4_0:
-    case SourceType::kQ4_1:
-    case SourceType::kQ4_K: return Format::kQ4;
-    default: return Format::kQ8;
-  }
+bool can_pack(SourceType type, Format format) {
+  if (format == Format::kQ8 || format == Format::kBf16) return block_shape(type).inputs != 0;
+  return is_exact(type, format);
 }
 
 Format default_format(const PackSource& source) {
-  Format widest = Format::kQ4;
-  for (const SourceMatrix& part : source.parts) {
-    const Format format = default_format(part.type);
-    if (static_cast<int>(format) > static_cast<int>(widest)) widest = format;
+  // From few bits to many.
+  constexpr Format kFormats[] = {Format::kQ4, Format::kQ4S, Format::kQ5S,  Format::kQ6S,
+                                 Format::kQ8, Format::kQ8S, Format::kBf16, Format::kF16};
+  for (const Format format : kFormats) {
+    bool fits = true;
+    for (const SourceMatrix& part : source.parts) fits &= is_exact(part.type, format);
+    if (fits) return format;
   }
-  return widest;
+  return Format::kF32;
 }
 
 size_t packed_strip_bytes(Format format, int in) { return in / kGroup * group_bytes(format); }
@@ -263,6 +274,10 @@ void pack_strips(const PackSource& source, const PackedMatrix& matrix, int begin
           case Format::kQ8: pack_q8(columns[lane], group, lane, to); break;
           case Format::kBf16: pack_bf16(columns[lane], group, lane, to); break;
           case Format::kF32: pack_f32(columns[lane], group, lane, to); break;
+          case Format::kF16: pack_f16(columns[lane], group, lane, to); break;
+          default:
+            if (!columns[lane].row) break;
+            pack_scaled(matrix.format, read_codes(columns[lane].type, columns[lane].row, group), lane, to);
         }
       }
     }

@@ -1,18 +1,21 @@
 // From the weights of a file to a PackedMatrix.
 //
-// What each source becomes, unless the caller asks for another format:
+// What each source becomes, unless the caller asks for another format, with bits of a weight in the
+// file and packed:
 //
-//   Q4_0, Q4_1         kQ4   exact (Q4_0: the minimum is -8 scales, exact below a scale of 8188)
-//   Q4_K               kQ4   same codes; scale and minimum rounded to float16: each moves by at most
-//                            2^-11 of itself, or by 2^-25 if it is below 2^-14
-//   Q5_0, Q8_0         kQ8   exact
-//   Q5_1, Q5_K, Q6_K   kQ8   quantised again, as kQ8 has no minimum: each number moves by at most half a
-//                            scale, about 1/254 of the largest magnitude of its group. Next to the rounding of
-//                            the type itself that adds below 1 % (Q5) and 4 % (Q6_K) rms
-//   F32, F16           kF32  exact (kBf16 would take 3 bits from F16: ask for it to halve the bytes)
-//   BF16               kBf16 exact
+//   Q4_0, Q4_1         kQ4    4.5, 5.0 -> 5.0   (Q4_0: the minimum is -8 scales; a scale is at most 8188)
+//   Q4_K               kQ4S   4.5 -> 5.5
+//   Q5_0, Q5_1, Q5_K   kQ5S   5.5, 6.0, 5.5 -> 6.5
+//   Q6_K               kQ6S   6.6 -> 7.75
+//   Q8_0               kQ8    8.5 -> 8.5
+//   F32, F16, BF16     kF32, kF16, kBf16
 //
-// Any source can become kQ8, kBf16 or kF32 as well; kQ4 takes 4-bit sources only.
+// All of this is exact: the packed numbers are those that the file stands for, but for the rounding of a
+// product and a sum to float32. Parts that are multiplied together become the first format that holds
+// all of them so; kQ8S (9.75) is for minima or scales in two stages beside codes of 8 bits.
+//
+// Any source can become kBf16 or kQ8 as well, rounded to the nearest: kQ8 moves a number by at most
+// half a scale, about 1/254 of the largest magnitude of its group. kF32 takes all, exactly.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +53,9 @@ struct PackSource {
 };
 
 bool can_pack(SourceType type, Format format);
-// The table above; of several parts, the format that holds them all.
-Format default_format(SourceType type);
+// Whether the format holds all numbers of the type, as they are.
+bool is_exact(SourceType type, Format format);
+// The table above; of several parts, the first format that holds them all.
 Format default_format(const PackSource& source);
 
 size_t packed_strip_bytes(Format format, int in);

@@ -35,7 +35,7 @@ void add_fifth_bits(uint32_t bits, int8_t* codes) {
 }
 
 void set_scale(GroupCodes& out, float scale, float minimum, int zero) {
-  out.scale[0] = out.scale[1] = scale;
+  out.scale = scale;
   out.minimum = minimum;
   out.zero = zero;
 }
@@ -51,8 +51,9 @@ void set_k_scale(GroupCodes& out, const uint8_t* block, int group) {
     scale = (packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4);
     minimum = (packed[group + 4] >> 4) | (packed[group] >> 6 << 4);
   }
-  set_scale(out, load_half(block) * static_cast<float>(scale),
-            -load_half(block + 2) * static_cast<float>(minimum), 0);
+  set_scale(out, load_half(block), load_half(block + 2), 0);
+  out.factor[0] = out.factor[1] = scale;
+  out.minimum_factor = -minimum;
 }
 
 // Two groups of a 256-block share 32 bytes: the even group has their low halves.
@@ -79,11 +80,8 @@ void read_q6_k(GroupCodes& out, const uint8_t* block, int group) {
     const int code = ((low[i] >> low_shift) & 15) | (((high[i] >> high_shift) & 3) << 4);
     out.codes[i] = static_cast<int8_t>(code);
   }
-  const float scale = load_half(block + 208);
-  for (int half = 0; half < 2; ++half) {
-    out.scale[half] = scale * static_cast<float>(static_cast<int8_t>(block[192 + group * 2 + half]));
-  }
-  out.zero = 32;
+  set_scale(out, load_half(block + 208), 0, 32);
+  for (int half = 0; half < 2; ++half) out.factor[half] = static_cast<int8_t>(block[192 + group * 2 + half]);
 }
 
 void read_dense(SourceType type, const uint8_t* row, int group, float* out) {
@@ -137,6 +135,20 @@ bool is_float(SourceType type) {
   return type == SourceType::kF32 || type == SourceType::kF16 || type == SourceType::kBf16;
 }
 
+int code_bits(SourceType type) {
+  switch (type) {
+    case SourceType::kQ4_0:
+    case SourceType::kQ4_1:
+    case SourceType::kQ4_K: return 4;
+    case SourceType::kQ5_0:
+    case SourceType::kQ5_1:
+    case SourceType::kQ5_K: return 5;
+    case SourceType::kQ6_K: return 6;
+    case SourceType::kQ8_0: return 8;
+    default: return 0;
+  }
+}
+
 GroupCodes read_codes(SourceType type, const uint8_t* row, int group) {
   const BlockShape shape = block_shape(type);
   const int groups = shape.inputs / kGroup;
@@ -179,8 +191,10 @@ GroupCodes read_codes(SourceType type, const uint8_t* row, int group) {
 void read_floats(SourceType type, const uint8_t* row, int group, float* out) {
   if (is_float(type)) return read_dense(type, row, group, out);
   const GroupCodes codes = read_codes(type, row, group);
+  const float minimum = codes.minimum * static_cast<float>(codes.minimum_factor);
   for (int i = 0; i < kGroup; ++i) {
-    out[i] = codes.scale[i / 16] * static_cast<float>(codes.codes[i] - codes.zero) + codes.minimum;
+    const float scale = codes.scale * static_cast<float>(codes.factor[i / 16]);
+    out[i] = scale * static_cast<float>(codes.codes[i] - codes.zero) + minimum;
   }
 }
 

@@ -32,6 +32,8 @@ struct BlockShape {
 BlockShape block_shape(SourceType type);
 const char* source_name(SourceType type);
 bool is_float(SourceType type);
+// Bits of a code; 0 for floats.
+int code_bits(SourceType type);
 
 // Bytes of one row of `in` inputs.
 inline size_t source_row_bytes(SourceType type, int in) {
@@ -39,12 +41,16 @@ inline size_t source_row_bytes(SourceType type, int in) {
   return static_cast<size_t>(in / shape.inputs) * shape.bytes;
 }
 
-// 32 weights of a low-bit type: number i is scale[i / 16] (codes[i] - zero) + minimum.
+// 32 weights of a low-bit type. Number i is
+//   scale * factor[i / 16] * (codes[i] - zero) + minimum * minimum_factor
+// where scale and minimum are float16 numbers of the file; a type with a minimum has no zero.
 struct GroupCodes {
   int8_t codes[kGroup];
   int zero = 0;
-  float scale[2] = {0, 0};  // differ in kQ6_K only
+  float scale = 0;
+  int factor[2] = {1, 1};  // differ in kQ6_K only; fit into 8 bits
   float minimum = 0;
+  int minimum_factor = 1;  // fits into 8 bits
 };
 
 // `row` is where the row begins. The type must not be a float.

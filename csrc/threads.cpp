@@ -24,6 +24,11 @@ void relax_core() {
 #endif
 }
 
+// Parts of ThreadPool::gate_.
+constexpr int kRunShift = 32;
+constexpr uint64_t kOpen = uint64_t{1} << 31;
+constexpr uint64_t kInside = kOpen - 1;
+
 // How often this process has been made by a fork since the first pool.
 std::atomic<int> fork_count{0};
 
@@ -103,38 +108,29 @@ void ThreadPool::run_erased(Call call, void* context) {
   }
   call_ = call;
   context_ = context;
-  if (size_ > 1) {
-    running_.store(size_ - 1, std::memory_order_relaxed);
-    begun_.store(runs_ + 1, std::memory_order_release);
+  first_phase_ = passed_.value();
+  for (int i = 0; i < size_; ++i) slots_[i].begun.store(0, std::memory_order_relaxed);
+  if (size_ == 1) {
+    work_on(0);
+  } else {
+    const uint64_t run = (gate_.load(std::memory_order_relaxed) >> kRunShift) + 1;
+    gate_.store(run << kRunShift | kOpen, std::memory_order_release);
     called_.raise();
-  }
-  work_on(0);
-  if (size_ > 1) {
-    // Raised once for each run.
-    finished_.wait_while(runs_, patience_.within_a_run_ns);
-    runs_ += 1;
+    work_on(0);
+    const uint32_t left = left_.value();
+    // A worker that has not come by now is not waited for.
+    if (gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & kInside) {
+      left_.wait_while(left, patience_.within_a_run_ns);
+    }
   }
   busy_.store(false, std::memory_order_release);
 }
 
-void ThreadPool::barrier() {
-  if (size_ == 1) return;
-  const uint32_t old = passed_.value();
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    passed_.raise();
-  } else {
-    passed_.wait_while(old, patience_.within_a_run_ns);
-  }
-}
-
 void ThreadPool::start() {
   forks_ = fork_count;
-  for (Signal* signal : {&called_, &finished_, &passed_}) signal->reset();
-  begun_ = 0;
-  running_ = 0;
-  arrived_ = 0;
-  runs_ = 0;
+  for (Signal* signal : {&called_, &left_, &passed_}) signal->reset();
+  gate_ = 0;
+  done_ = 0;
   slots_ = std::make_unique<Slot[]>(size_);
   threads_ = std::make_unique<Threads>();
   for (int index = 1; index < size_; ++index) {
@@ -143,15 +139,22 @@ void ThreadPool::start() {
 }
 
 void ThreadPool::serve(int index) {
-  uint32_t calls = 0, runs = 0;
+  uint32_t calls = 0;
+  uint64_t last = 0;
   for (;;) {
     called_.wait_while(calls, patience_.between_runs_ns);
     calls = called_.value();
     if (stopping_.load(std::memory_order_relaxed)) return;
-    if (begun_.load(std::memory_order_acquire) == runs) continue;  // only woken
-    runs += 1;
+    uint64_t gate = gate_.load(std::memory_order_acquire);
+    bool entered = false;
+    while (!entered && (gate & kOpen) && gate >> kRunShift != last) {
+      entered = gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel);
+    }
+    if (!entered) continue;  // only woken, or too late
+    last = gate >> kRunShift;
     work_on(index);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) finished_.raise();
+    const uint64_t after = gate_.fetch_sub(1, std::memory_order_acq_rel) - 1;
+    if (!(after & (kOpen | kInside))) left_.raise();
   }
 }
 

@@ -49,6 +49,10 @@ class alignas(kCacheLine) Signal {
 
 // Threads that together run one piece of work at a time; the one that calls `run` is the first.
 //
+// Work is a sequence of phases, each a number of chunks. A phase ends when its chunks are done, not
+// when every thread has come: one that a neighbour has pushed off its core is missed for the chunk
+// that it holds, and when it comes back it passes over what others have done meanwhile.
+//
 // - Work must not throw: an exception that leaves it ends the process.
 // - Runs do not nest, and two threads must not run work on one pool at once: std::logic_error.
 // - After fork() the child starts threads of its own with its first run. A fork while work runs
@@ -61,35 +65,29 @@ class ThreadPool {
     OCTAVO_INLINE int index() const { return index_; }
     OCTAVO_INLINE int size() const { return pool_.size_; }
 
-    // Returns once every thread has come here.
-    OCTAVO_INLINE void barrier() { pool_.barrier(); }
-
-    // Calls work(chunk) once for each chunk of 0 .. count - 1, on whichever thread is free, and
-    // returns when all are done. Every thread of the run must make this call, with one count.
-    // A thread begins with a part of its own, so that it meets the same data in every step.
+    // One phase: calls work(chunk) once for each chunk of 0 .. count - 1, on whichever thread is
+    // free, and returns when all are done. Every thread of the run must make the same calls with
+    // the same counts, and may come late, when later phases have begun: what decides about calls
+    // and counts must stay until the run ends. A thread begins with a part of its own, so that it
+    // meets the same data in every step.
     template <class Work>
     void for_chunks(int count, Work&& work) {
-      share_chunks(count, work);
-      barrier();
-    }
-
-    // The same, but returns when no chunk is left to begin: others may still be at work. A barrier
-    // must come before the next `for_chunks` or `share_chunks`.
-    template <class Work>
-    void share_chunks(int count, Work&& work) {
-      const unsigned side = pool_.slots_[index_].calls++ & 1;
-      // The side of the call before this one: everybody has left it, nobody can be at the next.
-      pool_.slots_[index_].begun[side ^ 1].store(0, std::memory_order_relaxed);
+      if (count == 0) return;
+      phase_ += 1;
+      if (pool_.has_passed(phase_)) return;
       const int threads = size();
+      int done = 0;
       for (int step = 0, owner = index_; step < threads; ++step) {
         const int first = part(count, owner), length = part(count, owner + 1) - first;
-        std::atomic<int>& begun = pool_.slots_[owner].begun[side];
-        while (begun.load(std::memory_order_relaxed) < length) {
-          const int place = begun.fetch_add(1, std::memory_order_relaxed);
-          if (place < length) work(first + place);
+        for (;;) {
+          const int place = pool_.claim(owner, phase_, length);
+          if (place < 0) break;
+          work(first + place);
+          done += 1;
         }
         owner = owner + 1 == threads ? 0 : owner + 1;
       }
+      pool_.finish(phase_, done, count);
     }
 
    private:
@@ -102,6 +100,7 @@ class ThreadPool {
 
     ThreadPool& pool_;
     const int index_;
+    uint32_t phase_ = 0;  // of this run
   };
 
   // Throws std::invalid_argument below 1.
@@ -112,7 +111,8 @@ class ThreadPool {
 
   OCTAVO_INLINE int size() const { return size_; }
 
-  // Calls work(member) on every thread, this one included; returns when all have returned.
+  // Calls work(member) on this thread and on all others that come before it has returned here;
+  // returns when all of them have.
   template <class Work>
   void run(Work&& work) {
     using Plain = std::remove_reference_t<Work>;
@@ -124,7 +124,7 @@ class ThreadPool {
   // Calls work(chunk) once for each chunk of 0 .. count - 1, spread over the threads.
   template <class Work>
   void for_chunks(int count, Work&& work) {
-    run([&](Member& member) { member.share_chunks(count, work); });
+    run([&](Member& member) { member.for_chunks(count, work); });
   }
 
   // Wakes parked threads, which then spin for a while, and returns before they have: a run that
@@ -135,14 +135,44 @@ class ThreadPool {
   using Call = void (*)(void* context, Member& member) noexcept;
   struct Threads;
 
+  // The phase in which somebody last began a chunk of this thread's part, and how many have been
+  // begun in it: one number, so that a thread that comes late cannot begin what is over.
   struct alignas(kCacheLine) Slot {
-    // Chunks of this thread's part that somebody has begun; calls use the two in turn.
-    std::atomic<int> begun[2] = {0, 0};
-    unsigned calls = 0;  // of share_chunks by this thread; the same number on every thread
+    std::atomic<uint64_t> begun{0};
   };
 
+  OCTAVO_INLINE bool has_passed(uint32_t phase) const {
+    return static_cast<int32_t>(passed_.value() - (first_phase_ + phase)) >= 0;
+  }
+
+  // The next chunk of a thread's part; -1 if there is none.
+  OCTAVO_INLINE int claim(int owner, uint32_t phase, int length) {
+    std::atomic<uint64_t>& begun = slots_[owner].begun;
+    uint64_t seen = begun.load(std::memory_order_relaxed);
+    for (;;) {
+      const uint32_t in_phase = static_cast<uint32_t>(seen >> 32);
+      if (in_phase > phase) return -1;
+      const uint32_t place = in_phase == phase ? static_cast<uint32_t>(seen) : 0;
+      if (static_cast<int>(place) >= length) return -1;
+      const uint64_t mine = static_cast<uint64_t>(phase) << 32 | (place + 1);
+      if (begun.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
+        return static_cast<int>(place);
+      }
+    }
+  }
+
+  // After the last chunk that a thread finds: returns when all chunks of the phase are done.
+  OCTAVO_INLINE void finish(uint32_t phase, int done, int count) {
+    if (done && done_.fetch_add(done, std::memory_order_acq_rel) + done == count) {
+      // Nobody else can have a chunk now.
+      done_.store(0, std::memory_order_relaxed);
+      passed_.raise();
+      return;
+    }
+    if (!has_passed(phase)) passed_.wait_while(first_phase_ + phase - 1, patience_.within_a_run_ns);
+  }
+
   void run_erased(Call call, void* context);
-  void barrier();
   void start();
   void serve(int index);
   void work_on(int index) noexcept;
@@ -155,17 +185,16 @@ class ThreadPool {
   std::unique_ptr<Slot[]> slots_;
   Call call_ = nullptr;
   void* context_ = nullptr;
-  uint32_t runs_ = 0;
+  uint32_t first_phase_ = 0;  // what passed_ said before this run
   int forks_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> busy_{false};
 
   Signal called_;    // raised to begin a run, or just to wake
-  Signal finished_;  // raised when the last worker has returned
-  Signal passed_;    // raised when all have come to a barrier
-  alignas(kCacheLine) std::atomic<uint32_t> begun_{0};  // runs
-  alignas(kCacheLine) std::atomic<int> running_{0};     // workers that have not returned
-  alignas(kCacheLine) std::atomic<int> arrived_{0};     // threads at the barrier
+  Signal left_;      // raised when the last worker has left a run that is over
+  Signal passed_;    // raised when a phase is over
+  alignas(kCacheLine) std::atomic<uint64_t> gate_{0};  // number of the run, whether it is open, workers in it
+  alignas(kCacheLine) std::atomic<int> done_{0};       // chunks of this phase
 };
 
 }  // namespace octavo

@@ -17,7 +17,29 @@ enum class Format : int {
   kQ8,    // 8-bit codes; scale for each group of a column
   kBf16,  // bfloat16
   kF32,   // float32
+  kF16,   // float16
+  // Codes of so many bits; scale and minimum for each group of a column, each times a whole number.
+  kQ4S,
+  kQ5S,
+  kQ6S,
+  kQ8S,
 };
+
+// Bits of a code in the last four formats; 0 for the others.
+constexpr int scaled_bits(Format format) {
+  switch (format) {
+    case Format::kQ4S: return 4;
+    case Format::kQ5S: return 5;
+    case Format::kQ6S: return 6;
+    case Format::kQ8S: return 8;
+    default: return 0;
+  }
+}
+
+// The form of the rows that a format is multiplied with.
+constexpr bool takes_f32(Format format) { return format == Format::kF32 || format == Format::kF16; }
+constexpr bool takes_bf16(Format format) { return format == Format::kBf16; }
+constexpr bool takes_codes(Format format) { return !takes_f32(format) && !takes_bf16(format); }
 
 // A matrix [out, in], packed strip by strip: 16 output columns lie together, in the order in which
 // a kernel reads them. `out` is padded to whole strips with zeros, `in` is a multiple of kGroup.
@@ -25,7 +47,8 @@ enum class Format : int {
 //   kQ4   for each group: 4 rows of 64 bytes of codes, then 16 scales and 16 minima (float16)
 //   kQ8   for each group: 8 rows of 64 bytes of codes plus 128, then 16 scales (float16)
 //   kBf16 for each pair of inputs: 16 x 2 numbers
-//   kF32  for each input: 16 numbers
+//   kF32, kF16  for each input: 16 numbers
+//   kQ4S to kQ8S  for each group: see ScaledGroup in isa/scaled_linear.h
 struct PackedMatrix {
   Format format = Format::kF32;
   int out = 0;
@@ -49,9 +72,9 @@ struct QuantizedRows {
 // The rows that a linear layer multiplies, in the form that its format asks for.
 struct Rows {
   int in = 0;
-  QuantizedRows quantized;      // for kQ4 and kQ8
+  QuantizedRows quantized;      // for formats that takes_codes
   const uint16_t* bf16 = nullptr;  // [rows, in] for kBf16
-  const float* f32 = nullptr;      // [rows, in] for kF32
+  const float* f32 = nullptr;      // [rows, in] for kF32 and kF16
 };
 
 // One page: the keys and values of one block in one layer, KV head by KV head. Positions of a block

@@ -27,6 +27,13 @@ struct RowBuffers {
   }
 };
 
+// Which rows chose each expert, in one layer. A layer has its own, as a thread that comes late asks what
+// was chosen in a layer that others have left.
+struct ExpertChoices {
+  int* ends;    // [experts + 1] where each expert's places begin, and the last one's end
+  int* places;  // row * experts per token + number of the choice
+};
+
 // Memory of one step, shared by all threads. Rows are padded(width) floats apart; `hidden` is a whole
 // number of groups. What pads a row stays zero.
 struct Workspace {
@@ -39,21 +46,32 @@ struct Workspace {
   float* turns[kMaxRotaries] = {};  // [tokens, head_dim] cosines, then sines
   float* partials = nullptr;   // of attention
   RowBuffers normed;           // [tokens, hidden]
-  RowBuffers mixed;            // [tokens, heads * head_dim]
+  RowBuffers mixed;            // [tokens, heads * head_size]
   RowBuffers active;           // [tokens, intermediate]; of experts: one expert's rows
   RowBuffers gathered;         // [tokens, hidden] the rows of one expert
   int* expert = nullptr;       // [tokens, experts per token] chosen for each row
   float* expert_share = nullptr;
+  int* expert_ends = nullptr;    // [layers, experts + 1]
+  int* expert_places = nullptr;  // [layers, expert_places_stride]
+  size_t expert_places_stride = 0;
+
+  OCTAVO_INLINE ExpertChoices choices(int layer, const Model& model) const {
+    return {expert_ends + static_cast<size_t>(layer) * (model.experts + 1),
+            expert_places + layer * expert_places_stride};
+  }
 };
 
 // Memory of one thread.
 struct Scratch {
   float* attention = nullptr;  // attention_scratch_floats
   float* gate_up = nullptr;    // [kRowsAtOnce, 64]
-  int* expert_rows = nullptr;  // [tokens * experts per token]
+  RowBuffers normed;           // [kOwnRows, hidden]
+  RowBuffers mixed;            // [kOwnRows, heads * head_dim]
 };
 
 // Rows of a gate whose outputs wait in a thread's own memory for their activation.
 constexpr int kRowsAtOnce = 128;
+// With so many rows or fewer, every thread norms and quantises all of them for itself.
+constexpr int kOwnRows = 4;
 
 }  // namespace octavo

@@ -10,11 +10,15 @@
 
 namespace octavo {
 
-// What happens to queries and keys between their product and attention, in one layer.
+enum class HeadKind : int { kQuery, kKey, kValue };
+
+// What one head of a row is, and what happens to it between its product and attention.
 struct HeadForm {
-  int heads = 0;
-  const float* q_norm = nullptr;  // [dim]; null: no norm of heads
-  const float* k_norm = nullptr;  // [dim]
+  HeadKind kind = HeadKind::kQuery;
+  int number = 0;               // among the heads of its kind
+  int size = 0;                 // numbers that are not padding
+  const float* bias = nullptr;  // [dim]; null: none
+  const float* norm = nullptr;  // [dim]; null: none
   float norm_eps = 0;
 };
 
@@ -31,43 +35,35 @@ class KvWriter {
         tile_(static_cast<int>(slot % pages.block_tokens) / kTile),
         place_(static_cast<int>(slot % kTile)) {}
 
-  void write(const float* keys, const float* values) const {
-    for (int head = 0; head < pages_.kv_heads; ++head) {
-      uint8_t* to_keys = pages_.keys(block_, head, tile_);
-      uint8_t* to_values = pages_.values(block_, head, tile_);
-      const size_t from = static_cast<size_t>(head) * pages_.dim;
-      if (pages_.format == PageFormat::kBf16) {
-        write_bf16(keys + from, values + from, to_keys, to_values);
-      } else {
-        write_f32(keys + from, values + from, to_keys, to_values);
-      }
+  void write_key(int head, const float* key) const {
+    uint8_t* to = pages_.keys(block_, head, tile_);
+    if (pages_.format == PageFormat::kF32) {
+      for (int i = 0; i < pages_.dim; ++i) std::memcpy(to + i * kLine + place_ * 4, key + i, 4);
+      return;
+    }
+    for (int i = 0; i < pages_.dim; i += 16) {
+      uint16_t numbers[16];
+      Vector::load(key + i).store_bf16(numbers);
+      uint8_t* line = to + i / 2 * kLine + place_ * 4;
+      for (int pair = 0; pair < 8; ++pair) std::memcpy(line + pair * kLine, numbers + 2 * pair, 4);
+    }
+  }
+
+  void write_value(int head, const float* value) const {
+    uint8_t* to = pages_.values(block_, head, tile_);
+    const size_t row_bytes = static_cast<size_t>(pages_.dim) * 4;
+    if (pages_.format == PageFormat::kF32) {
+      std::memcpy(to + place_ * row_bytes, value, row_bytes);
+      return;
+    }
+    uint8_t* pair_row = to + place_ / 2 * row_bytes;
+    for (int i = 0; i < pages_.dim; i += 16) {
+      Vector::load(value + i).store_bf16_halves(reinterpret_cast<uint16_t*>(pair_row + i * 4), place_ % 2);
     }
   }
 
  private:
   static constexpr int kLine = kTile * 4;  // bytes of one word of each of a tile's keys
-
-  void write_bf16(const float* keys, const float* values, uint8_t* to_keys, uint8_t* to_values) const {
-    for (int i = 0; i < pages_.dim; i += 16) {
-      uint16_t numbers[16];
-      Vector::load(keys + i).store_bf16(numbers);
-      uint8_t* to = to_keys + i / 2 * kLine + place_ * 4;
-      for (int pair = 0; pair < 8; ++pair) std::memcpy(to + pair * kLine, numbers + 2 * pair, 4);
-    }
-    uint8_t* pair_row = to_values + static_cast<size_t>(place_ / 2) * pages_.dim * 4;
-    for (int i = 0; i < pages_.dim; i += 16) {
-      auto* to = reinterpret_cast<uint16_t*>(pair_row + i * 4);
-      Vector::load(values + i).store_bf16_halves(to, place_ % 2);
-    }
-  }
-
-  void write_f32(const float* keys, const float* values, uint8_t* to_keys, uint8_t* to_values) const {
-    for (int i = 0; i < pages_.dim; ++i) {
-      std::memcpy(to_keys + i * kLine + place_ * 4, keys + i, 4);
-    }
-    const size_t row_bytes = static_cast<size_t>(pages_.dim) * 4;
-    std::memcpy(to_values + place_ * row_bytes, values, row_bytes);
-  }
 
   const KvPages& pages_;
   const int64_t block_;
@@ -76,21 +72,29 @@ class KvWriter {
 
 template <class Isa>
 static void write_kv(const KvPages& pages, int64_t slot, const float* keys, const float* values) {
-  KvWriter<Isa>(pages, slot).write(keys, values);
+  const KvWriter<Isa> writer(pages, slot);
+  for (int head = 0; head < pages.kv_heads; ++head) {
+    writer.write_key(head, keys + static_cast<size_t>(head) * pages.dim);
+    writer.write_value(head, values + static_cast<size_t>(head) * pages.dim);
+  }
 }
 
-// One token's row [heads + 2 * kv_heads, dim] of queries, keys and values: normalises heads where the
-// model does, turns queries and keys in place, and writes keys and values to the token's slot.
-// cos, sin: [dim / 2] of the token's position.
+// One head of one token: adds its bias, norms and turns it in place where it is a query or a key, and
+// writes keys and values to the token's slot. cos, sin: [dim / 2] of the token's position.
 template <class Isa>
-static void enter_attention(const KvPages& pages, const HeadForm& form, int64_t slot, const float* cos,
-                            const float* sin, float* row) {
+static void enter_head(const KvPages& pages, const HeadForm& form, int64_t slot, const float* cos,
+                       const float* sin, float* head) {
   const int dim = pages.dim;
-  float* keys = row + static_cast<size_t>(form.heads) * dim;
-  if (form.q_norm) norm_heads<Isa>(row, form.heads, dim, form.q_norm, form.norm_eps);
-  if (form.k_norm) norm_heads<Isa>(keys, pages.kv_heads, dim, form.k_norm, form.norm_eps);
-  rotate_heads<Isa>(row, form.heads + pages.kv_heads, dim, cos, sin);
-  write_kv<Isa>(pages, slot, keys, keys + static_cast<size_t>(pages.kv_heads) * dim);
+  if (form.bias) add_row<Isa>(head, form.bias, dim);
+  if (form.norm) norm_heads<Isa>(head, 1, dim, form.size, form.norm, form.norm_eps);
+  if (form.kind != HeadKind::kValue) rotate_heads<Isa>(head, 1, dim, cos, sin);
+  if (form.kind == HeadKind::kQuery) return;
+  const KvWriter<Isa> writer(pages, slot);
+  if (form.kind == HeadKind::kKey) {
+    writer.write_key(form.number, head);
+  } else {
+    writer.write_value(form.number, head);
+  }
 }
 
 }  // namespace octavo

@@ -11,9 +11,11 @@ from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from octavo.contract.batch import Batch, Slice
-from octavo.contract.layout import KVLayout, kv_layout
+from octavo.contract.layout import KVLayout
 from octavo.models.decoder import load_decoder
 from octavo.runner.native import NativeExecutor
+from octavo.runner.native_padding import native_layout
+from octavo.runner.native_sampler import NativeSampler
 from octavo.runner.step_runner import StepRunner
 from octavo.testing.tiny import Hand, RandomWeights, hand_for
 
@@ -42,6 +44,9 @@ class StoredRandomWeights(RandomWeights):
         if name == "embedding" and self.poison is not None:
             values[self.poison] = np.nan
         return kind, quantize(values, gguf.GGMLQuantizationType[kind]).view(np.uint8)
+
+    def release(self, name: str) -> None:
+        """Keep the weights: they lie in no file."""
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         """Return the numbers that are stored."""
@@ -78,7 +83,7 @@ def native_hand(
     poison: a token that writes NaN; memory is filled with it, as are blocks behind a window, which
     are then given out again.
     """
-    layout = kv_layout(checkpoint.spec, block_size=BLOCK, dtype=KV_DTYPE[arithmetic])
+    layout = native_layout(checkpoint.spec, block_size=BLOCK, dtype=KV_DTYPE[arithmetic])
     executor = NativeExecutor(
         checkpoint, layout, num_blocks, arithmetic=arithmetic, threads=threads, isa=isa
     )
@@ -87,7 +92,7 @@ def native_hand(
     def observe(batch: Batch, logits: NDArray[np.float32]) -> None:
         hand.observe(batch, torch.from_numpy(logits))
 
-    runner = StepRunner(executor, on_logits=observe)
+    runner = StepRunner(executor, sampler=NativeSampler(executor), on_logits=observe)
     order = list(range(num_blocks)) if placement is None else placement
     hand = Hand(runner, layout, order)
     if poison is not None:

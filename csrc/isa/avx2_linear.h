@@ -15,6 +15,7 @@
 
 #include "../types.h"
 #include "linear_kernels.h"
+#include "scaled_linear.h"
 #include "unroll.h"
 
 namespace octavo {
@@ -31,7 +32,10 @@ struct LinearKernels<Avx2> {
     if constexpr (F == Format::kQ4) q4<R, S>(weights, strip_bytes, rows.quantized, row, out);
     if constexpr (F == Format::kQ8) q8<R, S>(weights, strip_bytes, rows.quantized, row, out);
     if constexpr (F == Format::kBf16) bf16<R, S>(weights, strip_bytes, rows, row, out);
-    if constexpr (F == Format::kF32) f32<R, S>(weights, strip_bytes, rows, row, out);
+    if constexpr (takes_f32(F)) f32<F, R, S>(weights, strip_bytes, rows, row, out);
+    if constexpr (scaled_bits(F) != 0) {
+      ScaledTile<Avx2, scaled_bits(F)>::template run<R, S>(weights, strip_bytes, rows.quantized, row, out);
+    }
   }
 
  private:
@@ -192,19 +196,21 @@ struct LinearKernels<Avx2> {
     store(sums, out);
   }
 
-  template <int R, int S>
+  template <Format F, int R, int S>
   static OCTAVO_INLINE void f32(const uint8_t* w, size_t strip_bytes, const Rows& rows, int row,
                                 float* out) {
     const size_t in = rows.in;
     const float* inputs = rows.f32 + row * in;
-    Ahead<R, S, 64> ahead(w, strip_bytes);
+    constexpr size_t kBytes = dense_step_bytes(F);
+    Ahead<R, S, kBytes> ahead(w, strip_bytes);
     __m256 sums[R][2 * S];
     clear(sums);
     for (size_t i = 0; i < in; ++i) {
       ahead.fetch();
       __m256 column[2 * S];
       unroll<2 * S>([&](auto h) OCTAVO_BODY {
-        column[h] = _mm256_castsi256_ps(load(w + h / 2 * strip_bytes + h % 2 * 32));
+        const uint8_t* at = w + h / 2 * strip_bytes + h % 2 * (kBytes / 2);
+        column[h] = F == Format::kF16 ? load_half(at) : _mm256_castsi256_ps(load(at));
       });
       unroll<R>([&](auto r) OCTAVO_BODY {
         const __m256 input = _mm256_set1_ps(inputs[r * in + i]);
@@ -212,7 +218,7 @@ struct LinearKernels<Avx2> {
           sums[r][h] = _mm256_fmadd_ps(column[h], input, sums[r][h]);
         });
       });
-      w += 64;
+      w += kBytes;
     }
     store(sums, out);
   }

@@ -103,6 +103,11 @@ struct Lanes<Avx2> {
     y = _mm_max_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
   }
+  OCTAVO_INLINE int first_equal(Lanes o) const {
+    const int low = _mm256_movemask_ps(_mm256_cmp_ps(a, o.a, _CMP_EQ_OQ));
+    const int high = _mm256_movemask_ps(_mm256_cmp_ps(b, o.b, _CMP_EQ_OQ));
+    return __builtin_ctz(static_cast<unsigned>(low | high << 8) | 1u << kCount);
+  }
 
  private:
   static OCTAVO_INLINE __m256i numbers(int first) {

@@ -14,6 +14,7 @@
 
 #include "../types.h"
 #include "linear_kernels.h"
+#include "scaled_linear.h"
 #include "unroll.h"
 
 namespace octavo {
@@ -24,7 +25,8 @@ struct LinearKernels<Avx512> {
 
   // Strips side by side in a tile. Few rows take several, which gives the memory more streams.
   static constexpr int tile_strips(Format format, int rows) {
-    if (format == Format::kBf16 || format == Format::kF32) return rows <= 4 ? 4 : 2;
+    if (!takes_codes(format)) return rows <= 4 ? 4 : 2;
+    if (scaled_bits(format) != 0) return rows <= 2 ? 2 : 1;
     return rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
   }
 
@@ -34,7 +36,10 @@ struct LinearKernels<Avx512> {
     if constexpr (F == Format::kQ4) q4<R, S>(weights, strip_bytes, rows.quantized, row, out);
     if constexpr (F == Format::kQ8) q8<R, S>(weights, strip_bytes, rows.quantized, row, out);
     if constexpr (F == Format::kBf16) bf16<R, S>(weights, strip_bytes, rows, row, out);
-    if constexpr (F == Format::kF32) f32<R, S>(weights, strip_bytes, rows, row, out);
+    if constexpr (takes_f32(F)) f32<F, R, S>(weights, strip_bytes, rows, row, out);
+    if constexpr (scaled_bits(F) != 0) {
+      ScaledTile<Avx512, scaled_bits(F)>::template run<R, S>(weights, strip_bytes, rows.quantized, row, out);
+    }
   }
 
  private:
@@ -44,7 +49,13 @@ struct LinearKernels<Avx512> {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
 
-  // Steps of 64 bytes in one turn of a loop over floats: few rows have little work in each.
+  // Weights of one input, stored as F.
+  template <Format F>
+  static OCTAVO_INLINE __m512 column_of(const uint8_t* from) {
+    return F == Format::kF16 ? load_half(from) : _mm512_castsi512_ps(load(from));
+  }
+
+  // Steps of one turn of a loop over floats: few rows have little work in each.
   static constexpr int dense_steps(int rows) { return rows <= 4 ? 4 : 1; }
 
   // Four bytes, in each of the 16 lanes.
@@ -184,13 +195,14 @@ struct LinearKernels<Avx512> {
     store(sums, out);
   }
 
-  template <int R, int S>
+  template <Format F, int R, int S>
   static OCTAVO_INLINE void f32(const uint8_t* w, size_t strip_bytes, const Rows& rows, int row,
                                 float* out) {
     const size_t in = rows.in;
     RowPlaces<R, float> inputs(rows.f32 + row * in, in);
     constexpr int kSteps = dense_steps(R);
-    Ahead<R, S, kSteps * 64> ahead(w, strip_bytes);
+    constexpr size_t kBytes = dense_step_bytes(F);
+    Ahead<R, S, kSteps * kBytes> ahead(w, strip_bytes);
     __m512 sums[R][S];
     unroll<R>([&](auto r) OCTAVO_BODY {
       unroll<S>([&](auto s) OCTAVO_BODY { sums[r][s] = _mm512_setzero_ps(); });
@@ -200,7 +212,7 @@ struct LinearKernels<Avx512> {
       unroll<kSteps>([&](auto step) OCTAVO_BODY {
         __m512 column[S];
         unroll<S>([&](auto s) OCTAVO_BODY {
-          column[s] = _mm512_castsi512_ps(load(w + s * strip_bytes + step * 64));
+          column[s] = column_of<F>(w + s * strip_bytes + step * kBytes);
         });
         unroll<R>([&](auto r) OCTAVO_BODY {
           const __m512 input = _mm512_set1_ps(inputs.row(r)[step]);
@@ -209,7 +221,7 @@ struct LinearKernels<Avx512> {
           });
         });
       });
-      w += kSteps * 64;
+      w += kSteps * kBytes;
       inputs.advance(kSteps);
     }
     store(sums, out);

@@ -83,6 +83,10 @@ struct Lanes<Avx512> {
 
   OCTAVO_INLINE float sum() const { return _mm512_reduce_add_ps(v); }
   OCTAVO_INLINE float largest() const { return _mm512_reduce_max_ps(v); }
+  OCTAVO_INLINE int first_equal(Lanes b) const {
+    const unsigned equal = _mm512_cmp_ps_mask(v, b.v, _CMP_EQ_OQ);
+    return __builtin_ctz(equal | 1u << kCount);
+  }
 
  private:
   static OCTAVO_INLINE __mmask16 first(int count) {

@@ -15,6 +15,7 @@
 //   exp2()                             2^x for x <= 127; +0 far down, about where normal numbers end;
 //                                      2^0 is exactly 1
 //   sum()  largest()                   over the lanes, in a fixed order
+//   first_equal(b)                     the first lane in which both have the same number; 16: none
 //
 // max and min of a NaN and a number b give b when b stands second.
 #pragma once

@@ -12,6 +12,9 @@ namespace octavo {
 constexpr size_t kQ4GroupBytes = 4 * 64 + 2 * kStrip * 2;
 constexpr size_t kQ8GroupBytes = 8 * 64 + kStrip * 2;
 
+// Of one input of a strip, where rows are float32.
+constexpr size_t dense_step_bytes(Format format) { return format == Format::kF16 ? kStrip * 2 : kStrip * 4; }
+
 // A specialisation for a tag has
 //
 //   kMaxRows                     rows of the tallest tile
@@ -27,6 +30,15 @@ constexpr size_t kQ8GroupBytes = 8 * 64 + kStrip * 2;
 // Activation codes lie in [-127, 127].
 template <class Isa>
 struct LinearKernels;
+
+// One rounding where the machine has it, the same choice everywhere in one object.
+static OCTAVO_INLINE float multiply_add(float a, float b, float sum) {
+#ifdef __FP_FAST_FMAF
+  return __builtin_fmaf(a, b, sum);
+#else
+  return a * b + sum;
+#endif
+}
 
 // The same place in R rows, `stride` numbers apart, in few registers: an address for each three rows, the
 // others by index. Left alone, GCC keeps an address for each row, most of them on the stack.

@@ -1,4 +1,4 @@
-// Linear layers in portable C++, written as loops over a strip's 16 columns that compilers vectorise.
+// Linear layers in portable C++: a strip's 16 columns are Lanes, or loops that compilers vectorise.
 #pragma once
 
 #include <cstring>
@@ -6,6 +6,9 @@
 #include "../half.h"
 #include "../types.h"
 #include "linear_kernels.h"
+#include "neon_dots.h"
+#include "plain_vector.h"
+#include "scaled_linear.h"
 #include "tags.h"
 #include "unroll.h"
 
@@ -22,29 +25,39 @@ struct LinearKernels<Plain> {
                                    int row, float* out) {
     static_assert(S == 1);
     (void)strip_bytes;
-    for (int i = 0; i < R * kStrip; ++i) out[i] = 0;
     if constexpr (F == Format::kQ4) q4<R>(weights, rows.quantized, row, out);
     if constexpr (F == Format::kQ8) q8<R>(weights, rows.quantized, row, out);
     if constexpr (F == Format::kBf16) bf16<R>(weights, rows, row, out);
-    if constexpr (F == Format::kF32) f32<R>(weights, rows, row, out);
+    if constexpr (takes_f32(F)) f32<F, R>(weights, rows, row, out);
+    if constexpr (scaled_bits(F) != 0) {
+      ScaledTile<Plain, scaled_bits(F)>::template run<R, S>(weights, strip_bytes, rows.quantized, row, out);
+    }
   }
 
  private:
-  // One rounding where the machine has it, the same choice everywhere in one object.
-  static OCTAVO_INLINE float multiply_add(float a, float b, float sum) {
-#ifdef __FP_FAST_FMAF
-    return __builtin_fmaf(a, b, sum);
-#else
-    return a * b + sum;
-#endif
+  using Vector = Lanes<Plain>;
+
+  static OCTAVO_INLINE Vector load_half(const uint8_t* from) {
+    uint16_t halves[kStrip];
+    float numbers[kStrip];
+    std::memcpy(halves, from, sizeof halves);
+    for (int c = 0; c < kStrip; ++c) numbers[c] = half_to_float(halves[c]);
+    return Vector::load(numbers);
   }
 
-  static OCTAVO_INLINE void load_half(const uint8_t* from, float* out) {
-    for (int c = 0; c < kStrip; ++c) {
-      uint16_t half;
-      std::memcpy(&half, from + 2 * c, sizeof half);
-      out[c] = half_to_float(half);
-    }
+  static OCTAVO_INLINE Vector numbers_of(const int32_t (&dots)[kStrip]) {
+    float numbers[kStrip];
+    for (int c = 0; c < kStrip; ++c) numbers[c] = static_cast<float>(dots[c]);
+    return Vector::load(numbers);
+  }
+
+  template <int R>
+  static OCTAVO_INLINE void clear(Vector (&sums)[R]) {
+    unroll<R>([&](auto r) OCTAVO_BODY { sums[r] = Vector::all(0); });
+  }
+  template <int R>
+  static OCTAVO_INLINE void store(const Vector (&sums)[R], float* out) {
+    unroll<R>([&](auto r) OCTAVO_BODY { sums[r].store(out + r * kStrip); });
   }
 
   // Four codes as 16 bits, once for each column: what a row of 64 packed bytes is multiplied with.
@@ -55,6 +68,9 @@ struct LinearKernels<Plain> {
 
   // Products of halves of bytes fit into 16 bits for a whole group: 8 x 15 x 128 < 2^15.
   static OCTAVO_INLINE void dot_q4(const uint8_t* w, const int8_t* codes, int32_t (&dots)[kStrip]) {
+#ifdef __aarch64__
+    neon_dot_q4(w, codes, dots);
+#else
     int16_t sums[64] = {};
     for (int j = 0; j < 4; ++j, w += 64) {
       int16_t first[64], second[64];
@@ -66,9 +82,13 @@ struct LinearKernels<Plain> {
       }
     }
     for (int c = 0; c < kStrip; ++c) dots[c] = sums[4 * c] + sums[4 * c + 1] + sums[4 * c + 2] + sums[4 * c + 3];
+#endif
   }
 
   static OCTAVO_INLINE void dot_q8(const uint8_t* w, const int8_t* codes, int32_t (&dots)[kStrip]) {
+#ifdef __aarch64__
+    neon_dot_q8(w, codes, dots);
+#else
     int32_t sums[64] = {};
     for (int j = 0; j < 8; ++j, w += 64) {
       int16_t inputs[64];
@@ -76,81 +96,77 @@ struct LinearKernels<Plain> {
       for (int i = 0; i < 64; ++i) sums[i] += static_cast<int16_t>(w[i] - 128) * inputs[i];
     }
     for (int c = 0; c < kStrip; ++c) dots[c] = sums[4 * c] + sums[4 * c + 1] + sums[4 * c + 2] + sums[4 * c + 3];
+#endif
   }
 
   template <int R>
   static OCTAVO_INLINE void q4(const uint8_t* w, const QuantizedRows& rows, int row, float* out) {
     const size_t in = rows.in, groups = in / kGroup;
+    Vector sums[R];
+    clear(sums);
     for (size_t g = 0; g < groups; ++g, w += kQ4GroupBytes) {
-      float scale[kStrip], minimum[kStrip];
-      load_half(w + 256, scale);
-      load_half(w + 288, minimum);
-      for (int r = 0; r < R; ++r) {
+      const Vector scale = load_half(w + 256), minimum = load_half(w + 288);
+      unroll<R>([&](auto r) OCTAVO_BODY {
+        const size_t at = (row + r) * groups + g;
         int32_t dots[kStrip];
         dot_q4(w, rows.codes + (row + r) * in + g * kGroup, dots);
-        const float row_scale = rows.scales[(row + r) * groups + g];
-        const float row_sum = rows.sums[(row + r) * groups + g];
-        float* sums = out + r * kStrip;
-        for (int c = 0; c < kStrip; ++c) {
-          const float sum = multiply_add(static_cast<float>(dots[c]), scale[c] * row_scale, sums[c]);
-          sums[c] = multiply_add(minimum[c], row_sum, sum);
-        }
-      }
+        const Vector sum = sums[r].plus(numbers_of(dots), scale * Vector::all(rows.scales[at]));
+        sums[r] = sum.plus(minimum, Vector::all(rows.sums[at]));
+      });
     }
+    store(sums, out);
   }
 
   template <int R>
   static OCTAVO_INLINE void q8(const uint8_t* w, const QuantizedRows& rows, int row, float* out) {
     const size_t in = rows.in, groups = in / kGroup;
+    Vector sums[R];
+    clear(sums);
     for (size_t g = 0; g < groups; ++g, w += kQ8GroupBytes) {
-      float scale[kStrip];
-      load_half(w + 512, scale);
-      for (int r = 0; r < R; ++r) {
+      const Vector scale = load_half(w + 512);
+      unroll<R>([&](auto r) OCTAVO_BODY {
         int32_t dots[kStrip];
         dot_q8(w, rows.codes + (row + r) * in + g * kGroup, dots);
-        const float row_scale = rows.scales[(row + r) * groups + g];
-        float* sums = out + r * kStrip;
-        for (int c = 0; c < kStrip; ++c) {
-          sums[c] = multiply_add(static_cast<float>(dots[c]), scale[c] * row_scale, sums[c]);
-        }
-      }
+        const Vector factor = scale * Vector::all(rows.scales[(row + r) * groups + g]);
+        sums[r] = sums[r].plus(numbers_of(dots), factor);
+      });
     }
+    store(sums, out);
   }
 
   template <int R>
   static OCTAVO_INLINE void bf16(const uint8_t* w, const Rows& rows, int row, float* out) {
     const size_t in = rows.in;
+    Vector sums[R];
+    clear(sums);
     for (size_t pair = 0; pair < in / 2; ++pair, w += 64) {
-      float even[kStrip], odd[kStrip];
-      for (int c = 0; c < kStrip; ++c) {
-        uint32_t both;
-        std::memcpy(&both, w + 4 * c, sizeof both);
-        even[c] = float_of_bits(both << 16);
-        odd[c] = float_of_bits(both & 0xffff0000u);
-      }
-      for (int r = 0; r < R; ++r) {
+      const Vector even = Vector::low_halves(w), odd = Vector::high_halves(w);
+      unroll<R>([&](auto r) OCTAVO_BODY {
         const uint16_t* inputs = rows.bf16 + (row + r) * in + 2 * pair;
-        const float even_input = bf16_to_float(inputs[0]), odd_input = bf16_to_float(inputs[1]);
-        float* sums = out + r * kStrip;
-        for (int c = 0; c < kStrip; ++c) {
-          sums[c] = multiply_add(odd[c], odd_input, multiply_add(even[c], even_input, sums[c]));
-        }
-      }
+        const Vector sum = sums[r].plus(even, Vector::all(bf16_to_float(inputs[0])));
+        sums[r] = sum.plus(odd, Vector::all(bf16_to_float(inputs[1])));
+      });
     }
+    store(sums, out);
   }
 
-  template <int R>
+  template <Format F, int R>
   static OCTAVO_INLINE void f32(const uint8_t* w, const Rows& rows, int row, float* out) {
     const size_t in = rows.in;
-    for (size_t i = 0; i < in; ++i, w += 64) {
-      float column[kStrip];
-      std::memcpy(column, w, sizeof column);
-      for (int r = 0; r < R; ++r) {
-        const float input = rows.f32[(row + r) * in + i];
-        float* sums = out + r * kStrip;
-        for (int c = 0; c < kStrip; ++c) sums[c] = multiply_add(column[c], input, sums[c]);
+    Vector sums[R];
+    clear(sums);
+    for (size_t i = 0; i < in; ++i, w += dense_step_bytes(F)) {
+      Vector column;
+      if constexpr (F == Format::kF16) {
+        column = load_half(w);
+      } else {
+        column = Vector::load(reinterpret_cast<const float*>(w));
       }
+      unroll<R>([&](auto r) OCTAVO_BODY {
+        sums[r] = sums[r].plus(column, Vector::all(rows.f32[(row + r) * in + i]));
+      });
     }
+    store(sums, out);
   }
 };
 

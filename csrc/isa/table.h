@@ -2,10 +2,12 @@
 #pragma once
 
 #include "attention.h"
+#include "floor_loops.h"
 #include "forward.h"
 #include "kernels.h"
 #include "linear.h"
 #include "quantize.h"
+#include "vocabulary.h"
 #include "write_kv.h"
 
 namespace octavo {
@@ -38,6 +40,11 @@ struct Table {
     Forward<Isa>(model, work, scratch, {}, member).score(begin, count, logits);
   }
 
+  static void survey(const Model& model, const Workspace& work, const Scratch& scratch, int begin,
+                     int count, Part* parts, Survey* found, ThreadPool::Member& member) {
+    Forward<Isa>(model, work, scratch, {}, member).survey(begin, count, parts, found);
+  }
+
   static constexpr Kernels kernels(const char* name) {
     return {
         name,
@@ -49,6 +56,13 @@ struct Table {
         octavo::merge_attention<Isa>,
         forward,
         score,
+        survey,
+        octavo::survey_row<Isa>,
+        octavo::weigh<Isa, double>,
+        octavo::sum_weights<Isa, float>,
+        octavo::sum_weights<Isa, double>,
+        octavo::read_words<Isa>,
+        octavo::calculate_turns<Isa>,
     };
   }
 };

@@ -102,10 +102,15 @@ inline Packed pack_all(const PackSource& source, Format format) {
 }
 
 inline Packed random_matrix(Format format, int out, int in, uint64_t seed) {
-  constexpr SourceType kTypes[] = {SourceType::kQ4_1, SourceType::kQ8_0, SourceType::kBf16,
-                                   SourceType::kF32};
+  // K-quants have rows of whole 256 only.
+  const bool whole = in % 256 == 0;
+  const SourceType types[] = {SourceType::kQ4_1, SourceType::kQ8_0, SourceType::kBf16, SourceType::kF32,
+                              SourceType::kF16,  whole ? SourceType::kQ4_K : SourceType::kQ4_1,
+                              whole ? SourceType::kQ5_K : SourceType::kQ5_1,
+                              whole ? SourceType::kQ6_K : SourceType::kQ5_1,
+                              whole ? SourceType::kQ5_K : SourceType::kQ8_0};
   Random random(seed);
-  const SourceType type = kTypes[static_cast<int>(format)];
+  const SourceType type = types[static_cast<int>(format)];
   const std::vector<uint8_t> bytes = random_weights(type, out, in, random);
   return pack_all({{{type, out, in, bytes.data()}}}, format);
 }
@@ -127,8 +132,8 @@ struct TestRows {
   // Number i of row r, as the kernel for `format` sees it.
   double stored(Format format, int r, int i) const {
     const size_t at = size_t(r) * rows.in + i;
-    if (format == Format::kF32) return f32[at];
-    if (format == Format::kBf16) return bf16_to_float(bf16[at]);
+    if (takes_f32(format)) return f32[at];
+    if (takes_bf16(format)) return bf16_to_float(bf16[at]);
     return double(codes[at]) * scales[at / kGroup];
   }
 
@@ -161,8 +166,8 @@ inline Exact exact_output(const TestRows& rows, Format format, int r, const floa
       term += weights[i] * x;
       input_sum += x;
       exact.of_floats += weights[i] * original;
-      if (format == Format::kBf16) exact.rounding += std::fabs(weights[i] * original) * 0x1.01p-9;
-      if (format == Format::kQ4 || format == Format::kQ8) {
+      if (takes_bf16(format)) exact.rounding += std::fabs(weights[i] * original) * 0x1.01p-9;
+      if (takes_codes(format)) {
         exact.rounding += std::fabs(weights[i]) * scale * (0.5 + 0x1p-16);
       } else {
         exact.magnitude += std::fabs(weights[i] * x);
@@ -170,7 +175,7 @@ inline Exact exact_output(const TestRows& rows, Format format, int r, const floa
     }
     const double from_minimum = minima ? minima[group] * input_sum : 0;
     exact.of_stored += term;
-    if (format == Format::kQ4 || format == Format::kQ8) {
+    if (takes_codes(format)) {
       exact.magnitude += std::fabs(term - from_minimum) + std::fabs(from_minimum);
     }
   }
@@ -180,8 +185,8 @@ inline Exact exact_output(const TestRows& rows, Format format, int r, const floa
 // How far from of_stored an output may be; the bounds of linear.h.
 inline double kernel_bound(const Exact& exact, Format format, int in) {
   const double u = 0x1p-24;
-  if (format == Format::kF32) return in * u * exact.magnitude + 1e-30;
-  if (format == Format::kBf16) return 2.0 * in * u * exact.magnitude + 1e-30;
+  if (takes_f32(format)) return in * u * exact.magnitude + 1e-30;
+  if (takes_bf16(format)) return 2.0 * in * u * exact.magnitude + 1e-30;
   return (2.0 * (in / kGroup) + 4) * u * exact.magnitude + 1e-30;
 }
 

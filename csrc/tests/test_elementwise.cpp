@@ -110,16 +110,18 @@ void bf16_rounding() {
 }
 
 void norms() {
-  for (int count : {32, 64, 96, 576, 2048}) {
-    const auto x = random_numbers(count, 3), weight = random_numbers(count, 1, 2);
+  for (int size : {32, 48, 56, 63, 64, 80, 96, 576, 2048}) {
+    const int count = (size + kGroup - 1) / kGroup * kGroup;
+    auto x = random_numbers(count, 3), weight = random_numbers(count, 1, 2);
+    for (int i = size; i < count; ++i) x[i] = weight[i] = 0;
     double squares = 0;
     for (float n : x) squares += static_cast<double>(n) * n;
-    const double scale = 1 / std::sqrt(squares / count + 1e-5);
+    const double scale = 1 / std::sqrt(squares / size + 1e-5);
     std::vector<float> out(count), added(count, 2.0f);
     std::vector<uint16_t> rounded(count);
-    rms_norm<Isa>(x.data(), weight.data(), count, 1e-5f, EmitFloats<Isa>{out.data()});
-    rms_norm<Isa>(x.data(), weight.data(), count, 1e-5f, EmitAdded<Isa>{added.data()});
-    rms_norm<Isa>(x.data(), weight.data(), count, 1e-5f, EmitBf16<Isa>{rounded.data()});
+    rms_norm<Isa>(x.data(), weight.data(), size, 1e-5f, EmitFloats<Isa>{out.data()});
+    rms_norm<Isa>(x.data(), weight.data(), size, 1e-5f, EmitAdded<Isa>{added.data()});
+    rms_norm<Isa>(x.data(), weight.data(), size, 1e-5f, EmitBf16<Isa>{rounded.data()});
     for (int i = 0; i < count; ++i) {
       CHECK(near(out[i], x[i] * scale * weight[i], 5e-7));
       CHECK(added[i] == 2.0f + out[i] && rounded[i] == float_to_bf16(out[i]));
@@ -129,23 +131,38 @@ void norms() {
     std::vector<int32_t> offsets(count / 16), offsets2(count / 16);
     const QuantizedRows rows{count, codes.data(), scales.data(), sums.data(), offsets.data()};
     const QuantizedRows direct{count, codes2.data(), scales2.data(), sums2.data(), offsets2.data()};
-    rms_norm<Isa>(x.data(), weight.data(), count, 1e-5f, EmitQuantized<Isa>{rows, 1});
+    rms_norm<Isa>(x.data(), weight.data(), size, 1e-5f, EmitQuantized<Isa>{rows, 1});
     quantize_row<Isa>(out.data(), direct, 1);
     CHECK(codes == codes2 && scales == scales2 && sums == sums2 && offsets == offsets2);
   }
-  for (int dim : {16, 80, 128}) {
+  const int head_sizes[][2] = {{16, 16}, {16, 6}, {80, 80}, {112, 100}, {128, 128}};
+  for (const auto& [dim, size] : head_sizes) {
     const auto weight = random_numbers(dim, 1, 4);
-    auto heads = random_numbers(3 * dim), before = heads;
-    norm_heads<Isa>(heads.data(), 3, dim, weight.data(), 1e-6f);
+    auto heads = random_numbers(3 * dim);
+    for (int i = 0; i < 3 * dim; ++i) {
+      if (i % dim % (dim / 2) >= size / 2) heads[i] = 0;
+    }
+    const auto before = heads;
+    norm_heads<Isa>(heads.data(), 3, dim, size, weight.data(), 1e-6f);
     for (int h = 0; h < 3; ++h) {
       double squares = 0;
       for (int i = 0; i < dim; ++i) squares += std::pow(before[h * dim + i], 2.0);
       for (int i = 0; i < dim; ++i) {
-        const double exact = before[h * dim + i] / std::sqrt(squares / dim + 1e-6) * weight[i];
+        const double exact = before[h * dim + i] / std::sqrt(squares / size + 1e-6) * weight[i];
         CHECK(near(heads[h * dim + i], exact, 5e-7));
       }
     }
   }
+}
+
+void joining_of_heads() {
+  std::vector<float> row(3 * 16, 9);
+  for (int head = 0; head < 3; ++head) {
+    for (int i = 0; i < 10; ++i) row[head * 16 + i] = 100.0f * head + i;
+  }
+  join_heads(row.data(), 3, 16, 10, 32);
+  for (int i = 0; i < 30; ++i) CHECK(row[i] == 100.0f * (i / 10) + i % 10);
+  CHECK(row[30] == 0 && row[31] == 0 && row[32] == 200);
 }
 
 void rotation() {
@@ -277,11 +294,23 @@ void kv_pages() {
       auto row = random_numbers((heads + 2 * kv_heads) * dim);
       const auto cos = random_numbers(dim / 2, 1, 2), sin = random_numbers(dim / 2, 1, 3);
       const auto norm = random_numbers(dim, 1, 4);
+      const auto bias = random_numbers(dim, 1, 5);
       auto expected = row;
-      norm_heads<Isa>(expected.data() + heads * dim, kv_heads, dim, norm.data(), 1e-6f);
+      for (int head = 0; head < kv_heads; ++head) {
+        add_row<Isa>(expected.data() + (heads + kv_heads + head) * dim, bias.data(), dim);
+      }
+      norm_heads<Isa>(expected.data() + heads * dim, kv_heads, dim, dim, norm.data(), 1e-6f);
       rotate_heads<Isa>(expected.data(), heads + kv_heads, dim, cos.data(), sin.data());
-      const HeadForm form{heads, nullptr, norm.data(), 1e-6f};
-      enter_attention<Isa>(pages, form, slot, cos.data(), sin.data(), row.data());
+      for (int head = 0; head < heads + 2 * kv_heads; ++head) {
+        HeadForm form;
+        form.kind = head < heads ? HeadKind::kQuery : head < heads + kv_heads ? HeadKind::kKey : HeadKind::kValue;
+        form.number = head < heads ? head : (head - heads) % kv_heads;
+        form.size = dim;
+        form.norm = form.kind == HeadKind::kKey ? norm.data() : nullptr;
+        form.bias = form.kind == HeadKind::kValue ? bias.data() : nullptr;
+        form.norm_eps = 1e-6f;
+        enter_head<Isa>(pages, form, slot, cos.data(), sin.data(), row.data() + head * dim);
+      }
       CHECK(row == expected);
       const size_t head_numbers = 2 * static_cast<size_t>(block) * dim;
       size_t written = 0;
@@ -313,6 +342,7 @@ int main() {
   lanes();
   bf16_rounding();
   norms();
+  joining_of_heads();
   rotation();
   activations();
   rows();

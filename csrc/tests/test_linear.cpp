@@ -21,7 +21,9 @@ using namespace octavo::tests;
 
 constexpr int kMostRows = 64;
 constexpr float kPoison = -12345.0f;
-constexpr Format kFormats[] = {Format::kQ4, Format::kQ8, Format::kBf16, Format::kF32};
+constexpr Format kFormats[] = {Format::kQ4,  Format::kQ8,  Format::kBf16, Format::kF32, Format::kF16,
+                               Format::kQ4S, Format::kQ5S, Format::kQ6S,  Format::kQ8S};
+constexpr Format kCodes[] = {Format::kQ4, Format::kQ8, Format::kQ4S, Format::kQ5S, Format::kQ6S, Format::kQ8S};
 
 template <class Isa>
 TestRows random_rows(int count, int in, uint64_t seed) {
@@ -58,13 +60,33 @@ std::vector<float> run(const PackedMatrix& matrix, const TestRows& rows, Range o
   return out;
 }
 
-// Minima of a row of a kQ4 matrix, one for each group.
+float half_at(const uint8_t* from) {
+  uint16_t half;
+  std::memcpy(&half, from, 2);
+  return half_to_float(half);
+}
+
+template <int kBits>
+float scaled_minimum(const uint8_t* strip, size_t group, int lane) {
+  using Group = ScaledGroup<kBits>;
+  const uint8_t* at = strip + group * Group::kBytes;
+  return half_at(at + Group::kMinima + lane * 2) * float(int8_t(at[Group::kMinimumFactor + lane]));
+}
+
+// What is added to each number of a group, whatever its code: nothing in formats without minima.
 std::vector<float> minima_of(const PackedMatrix& matrix, int row) {
   std::vector<float> minima(matrix.in / kGroup);
+  const uint8_t* strip = matrix.strip(row / kStrip);
+  const int lane = row % kStrip;
   for (size_t g = 0; g < minima.size(); ++g) {
-    uint16_t half;
-    std::memcpy(&half, matrix.strip(row / kStrip) + g * kQ4GroupBytes + 288 + row % kStrip * 2, 2);
-    minima[g] = half_to_float(half);
+    switch (matrix.format) {
+      case Format::kQ4: minima[g] = half_at(strip + g * kQ4GroupBytes + 288 + lane * 2); break;
+      case Format::kQ4S: minima[g] = scaled_minimum<4>(strip, g, lane); break;
+      case Format::kQ5S: minima[g] = scaled_minimum<5>(strip, g, lane); break;
+      case Format::kQ6S: minima[g] = scaled_minimum<6>(strip, g, lane); break;
+      case Format::kQ8S: minima[g] = scaled_minimum<8>(strip, g, lane); break;
+      default: break;
+    }
   }
   return minima;
 }
@@ -77,15 +99,14 @@ float plain_output(const TestRows& rows, Format format, int r, const std::vector
 }
 
 void check_bounds(const PackedMatrix& matrix, const TestRows& rows, const std::vector<float>& out) {
-  const bool low_bit = matrix.format == Format::kQ4 || matrix.format == Format::kQ8;
+  const bool low_bit = takes_codes(matrix.format);
   std::vector<float> weights(matrix.in);
   for (int column = 0; column < matrix.out; ++column) {
     unpack_row(matrix, column, weights.data());
-    std::vector<float> minima;
-    if (matrix.format == Format::kQ4) minima = minima_of(matrix, column);
+    const std::vector<float> minima = minima_of(matrix, column);
     for (int r = 0; r < rows.count; r += r < 8 ? 1 : 11) {
       const Exact exact =
-          exact_output(rows, matrix.format, r, weights.data(), minima.empty() ? nullptr : minima.data());
+          exact_output(rows, matrix.format, r, weights.data(), minima.data());
       const double bound = kernel_bound(exact, matrix.format, matrix.in);
       const double value = out[r * size_t(matrix.out + 5) + column];
       CHECK(std::fabs(value - exact.of_stored) <= bound);
@@ -135,10 +156,11 @@ void check_shape(Format format, int out, int in) {
 template <class Isa>
 void check_extremes() {
   constexpr int kIn = 64;
-  for (const Format format : {Format::kQ4, Format::kQ8}) {
+  for (const Format format : kCodes) {
     Packed packed = random_matrix(format, 16, kIn, 1);
-    const size_t code_bytes = format == Format::kQ4 ? 256 : 512;
-    const size_t group_bytes = format == Format::kQ4 ? kQ4GroupBytes : kQ8GroupBytes;
+    const int bits = scaled_bits(format);
+    const size_t code_bytes = bits ? 256 + 64 * (bits - 4) : format == Format::kQ4 ? 256 : 512;
+    const size_t group_bytes = packed_strip_bytes(format, kGroup);
     for (size_t at = 0; at < packed.bytes.size(); at += group_bytes) {
       for (size_t i = 0; i < code_bytes; ++i) packed.bytes[at + i] = i % 64 < 32 ? 0xff : 0x00;
     }
@@ -211,9 +233,9 @@ void check_all() {
 // Low-bit formats give the same bits on all sets that round a product and a sum once.
 template <class One, class Other>
 [[maybe_unused]] void check_same_bits() {
-  for (const Format format : {Format::kQ4, Format::kQ8}) {
-    const Packed packed = random_matrix(format, 48, 576, 2);
-    const TestRows rows = random_rows<One>(13, 576, 8), others = random_rows<Other>(13, 576, 8);
+  for (const Format format : kCodes) {
+    const Packed packed = random_matrix(format, 48, 768, 2);
+    const TestRows rows = random_rows<One>(13, 768, 8), others = random_rows<Other>(13, 768, 8);
     CHECK(std::memcmp(rows.codes.data(), others.codes.data(), rows.codes.size()) == 0);
     CHECK(std::memcmp(rows.scales.data(), others.scales.data(), rows.scales.size() * 4) == 0);
     CHECK(std::memcmp(rows.sums.data(), others.sums.data(), rows.sums.size() * 4) == 0);

@@ -19,7 +19,8 @@ using namespace octavo::tests;
 constexpr SourceType kTypes[] = {SourceType::kF32,  SourceType::kF16,  SourceType::kBf16, SourceType::kQ4_0,
                                  SourceType::kQ4_1, SourceType::kQ5_0, SourceType::kQ5_1, SourceType::kQ8_0,
                                  SourceType::kQ4_K, SourceType::kQ5_K, SourceType::kQ6_K};
-constexpr Format kFormats[] = {Format::kQ4, Format::kQ8, Format::kBf16, Format::kF32};
+constexpr Format kFormats[] = {Format::kQ4,  Format::kQ8,  Format::kBf16, Format::kF32, Format::kF16,
+                               Format::kQ4S, Format::kQ5S, Format::kQ6S,  Format::kQ8S};
 
 float half_at(const uint8_t* from) {
   uint16_t half;
@@ -102,23 +103,13 @@ std::vector<float> expand(SourceType type, const std::vector<uint8_t>& bytes) {
   return out;
 }
 
-bool is_exact(SourceType type, Format format) {
-  if (format == Format::kF32) return true;
-  if (format == Format::kBf16) return type == SourceType::kBf16;
-  if (format == Format::kQ4) return type != SourceType::kQ4_K;
-  return type == SourceType::kQ4_0 || type == SourceType::kQ5_0 || type == SourceType::kQ8_0;
-}
-
-// What pack.h promises for 32 numbers.
-float bound(SourceType type, Format format, const float* group) {
+// What pack.h promises for one of 32 numbers.
+float bound(SourceType type, Format format, const float* group, float value) {
   float largest = 0;
   for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::fabs(group[i]));
-  // Sums of a product and a minimum may be rounded in another order.
-  if (is_exact(type, format)) return format == Format::kQ4 || type >= SourceType::kQ4_0 ? 0x1p-22f * largest : 0;
+  if (is_exact(type, format)) return is_float(type) ? 0 : 1e-6f * std::fabs(value);
   if (format == Format::kBf16) return largest * 0x1p-8f;
-  if (format == Format::kQ8) return largest / 254 * 1.002f + 0x1p-25f;
-  // Both scale and minimum move, the codes are at most 15.
-  return 0x1p-11f * (largest + 63 * 0.01f) * 2 + 0x1p-20f;
+  return largest / 254 * 1.002f + 0x1p-25f;
 }
 
 void check_types() {
@@ -140,12 +131,30 @@ void check_types() {
             continue;
           }
           const float* want = &expected[size_t(row) * kIn];
-          CHECK(std::fabs(got[i] - want[i]) <= bound(type, format, want + i / kGroup * kGroup));
+          CHECK(std::fabs(got[i] - want[i]) <= bound(type, format, want + i / kGroup * kGroup, want[i]));
         }
       }
     }
-    CHECK(can_pack(type, default_format(type)));
   }
+}
+
+PackSource one_part(SourceType type) { return {{{type, 32, 256, nullptr}}}; }
+
+void check_default_formats() {
+  for (const SourceType type : kTypes) {
+    const Format format = default_format(one_part(type));
+    CHECK(is_exact(type, format) && can_pack(type, format));
+    const double packed = double(packed_strip_bytes(format, 256)) / kStrip;
+    CHECK(packed <= 1.35 * double(source_row_bytes(type, 256)));
+    CHECK(is_float(type) == !takes_codes(format));
+  }
+  auto of_two = [](SourceType one, SourceType other) {
+    return default_format(PackSource{{{one, 32, 256, nullptr}, {other, 32, 256, nullptr}}});
+  };
+  CHECK(of_two(SourceType::kQ4_K, SourceType::kQ6_K) == Format::kQ6S);
+  CHECK(of_two(SourceType::kQ5_0, SourceType::kQ8_0) == Format::kQ8);
+  CHECK(of_two(SourceType::kQ5_1, SourceType::kQ8_0) == Format::kQ8S);
+  CHECK(of_two(SourceType::kBf16, SourceType::kF16) == Format::kF32);
 }
 
 // Row `row` of a packed matrix has the numbers of row `from` of `bytes` (kF32).
@@ -201,14 +210,16 @@ void check_refusals() {
   CHECK(!refused({{good}}, Format::kQ4));
   CHECK(refused({}, Format::kQ4));
   CHECK(refused({{{SourceType::kQ8_0, 32, 64, nullptr}}}, Format::kQ4));
-  CHECK(refused({{{SourceType::kQ4_K, 32, 64, nullptr}}}, Format::kQ4));
+  CHECK(refused({{{SourceType::kQ4_K, 32, 256, nullptr}}}, Format::kQ4));
+  CHECK(refused({{{SourceType::kQ4_K, 32, 64, nullptr}}}, Format::kQ4S));
+  CHECK(refused({{{SourceType::kQ6_K, 32, 256, nullptr}}}, Format::kQ5S));
+  CHECK(refused({{{SourceType::kF32, 32, 64, nullptr}}}, Format::kF16));
   CHECK(refused({{{SourceType::kF32, 32, 65, nullptr}}}, Format::kF32));
   CHECK(refused({{{static_cast<SourceType>(10), 32, 256, nullptr}}}, Format::kF32));
   CHECK(refused({{good, {SourceType::kQ4_1, 32, 96, nullptr}}}, Format::kQ4));
   CHECK(refused({{good}, Arrangement::kPaired}, Format::kQ4));
   CHECK(refused({{{SourceType::kQ4_1, 16, 64, nullptr}, {SourceType::kQ4_1, 16, 64, nullptr}},
                  Arrangement::kPaired}, Format::kQ4));
-  CHECK(default_format(PackSource{{good, {SourceType::kQ6_K, 32, 64, nullptr}}}) == Format::kQ8);
 }
 
 // Scales of any size give codes that fit; what is not finite stays visible.
@@ -250,6 +261,7 @@ void check_halves() {
 int main() {
   check_halves();
   check_types();
+  check_default_formats();
   check_arrangements();
   check_refusals();
   check_quantizing();

@@ -1,5 +1,5 @@
-// The pool runs every chunk once, keeps its order at barriers, survives a fork, and parks when idle.
-// With the argument `time` it prints what a barrier and a run cost instead.
+// The pool runs every chunk once, keeps the order of phases, waits for no one who is away, survives a fork, and parks when idle.
+// With the argument `time` it prints what a phase and a run cost instead.
 
 #include <sys/wait.h>
 #include <time.h>
@@ -30,15 +30,61 @@ double process_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-void every_thread_runs_once(ThreadPool& pool) {
+void a_run_calls_each_thread_once_at_most(ThreadPool& pool) {
   std::vector<std::atomic<int>> seen(pool.size());
   for (int run = 0; run < 500; ++run) {
     pool.run([&](ThreadPool::Member& me) {
       CHECK(me.size() == pool.size());
       seen[me.index()] += 1;
     });
-    for (auto& count : seen) CHECK(count == run + 1);
+    CHECK(seen[0] == run + 1);
+    for (auto& count : seen) CHECK(count <= run + 1);
   }
+}
+
+// Waits for a flag, but not forever.
+bool comes(const std::atomic<bool>& flag) {
+  const auto patience = Clock::now() + std::chrono::seconds(20);
+  while (!flag && Clock::now() < patience) std::this_thread::yield();
+  return flag;
+}
+
+void a_thread_that_comes_late_finds_nothing_left(ThreadPool& pool) {
+  constexpr int kCount = 8, kRounds = 5;
+  std::vector<std::atomic<int>> seen(kCount * kRounds);
+  std::atomic<bool> over{false};
+  std::atomic<int> by_others{0};
+  pool.run([&](ThreadPool::Member& me) {
+    if (me.index() != 0) CHECK(comes(over));
+    for (int round = 0; round < kRounds; ++round) {
+      me.for_chunks(kCount, [&](int chunk) {
+        seen[round * kCount + chunk] += 1;
+        by_others += me.index() != 0;
+      });
+    }
+    if (me.index() == 0) over = true;
+  });
+  for (auto& count : seen) CHECK(count == 1);
+  CHECK(by_others == 0);
+}
+
+// Others go on once the phase is over, however long somebody takes to come back from an earlier one.
+void a_thread_that_was_away_takes_part_again(ThreadPool& pool) {
+  if (pool.size() == 1) return;
+  constexpr int kRounds = 50;
+  std::atomic<int> done{0};
+  std::atomic<bool> begun{false}, halfway{false};
+  pool.run([&](ThreadPool::Member& me) {
+    for (int round = 0; round < kRounds; ++round) {
+      if (me.index() == 1 && round == 1) {
+        begun = true;
+        CHECK(comes(halfway));
+      }
+      me.for_chunks(3, [&](int) { done += 1; });
+      if (me.index() == 0 && round == kRounds / 2) halfway = true;
+    }
+  });
+  CHECK(done == 3 * kRounds);
 }
 
 void chunks_run_once_each(ThreadPool& pool) {
@@ -52,7 +98,7 @@ void chunks_run_once_each(ThreadPool& pool) {
 }
 
 // Each round reads what the whole round before it wrote; plain memory, so TSan checks the order.
-void barriers_order_memory(ThreadPool& pool) {
+void phases_order_memory(ThreadPool& pool) {
   constexpr int kCount = 37, kRounds = 300;
   std::vector<int> even(kCount, 0), odd(kCount, 0);
   pool.run([&](ThreadPool::Member& me) {
@@ -60,7 +106,6 @@ void barriers_order_memory(ThreadPool& pool) {
       const auto& from = round % 2 ? even : odd;
       auto& to = round % 2 ? odd : even;
       me.for_chunks(kCount, [&](int chunk) { to[chunk] = from[kCount - 1 - chunk] + 1; });
-      if (round % 3 == 0) me.barrier();
     }
   });
   for (int value : even) CHECK(value == kRounds);
@@ -77,8 +122,8 @@ void an_uneven_chunk_does_not_hold_the_others(ThreadPool& pool) {
       return;
     }
     // Whoever has this chunk waits for all the rest to be done by somebody else.
-    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (others < kCount - 1 && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+    const auto patience = Clock::now() + std::chrono::seconds(20);
+    while (others < kCount - 1 && Clock::now() < patience) std::this_thread::yield();
     all_done = others == kCount - 1;
   });
   CHECK(all_done);
@@ -95,7 +140,7 @@ void a_nested_run_is_refused(ThreadPool& pool) {
     }
   });
   CHECK(refused);
-  every_thread_runs_once(pool);
+  a_run_calls_each_thread_once_at_most(pool);
 }
 
 void a_pool_needs_a_thread() {
@@ -120,16 +165,16 @@ void a_pool_needs_a_thread() {
 
 [[maybe_unused]] void a_child_process_has_threads_of_its_own() {
   ThreadPool pool(3);
-  every_thread_runs_once(pool);
+  a_run_calls_each_thread_once_at_most(pool);
   const pid_t child = fork();
   if (child == 0) {
-    every_thread_runs_once(pool);
+    a_run_calls_each_thread_once_at_most(pool);
     chunks_run_once_each(pool);
     _exit(0);
   }
   int status = 1;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  every_thread_runs_once(pool);
+  a_run_calls_each_thread_once_at_most(pool);
 }
 
 // Microseconds for one of `count` repetitions, the best of several.
@@ -146,9 +191,9 @@ double best_us(int count, Repeat&& repeat) {
 
 void print_times(int threads) {
   ThreadPool pool(threads);
-  const double barrier = best_us(20000, [&](int count) {
+  const double phase = best_us(20000, [&](int count) {
     pool.run([&](ThreadPool::Member& me) {
-      for (int round = 0; round < count; ++round) me.barrier();
+      for (int round = 0; round < count; ++round) me.for_chunks(threads, [](int) { asm volatile(""); });
     });
   });
   const double chunks = best_us(2000, [&](int count) {
@@ -175,9 +220,9 @@ void print_times(int threads) {
   }
   std::sort(parked.begin(), parked.end());
   std::sort(woken.begin(), woken.end());
-  std::printf("%d threads: barrier %.2f us, 64 empty chunks %.2f us, run %.2f us spinning, "
+  std::printf("%d threads: phase %.2f us, 64 empty chunks %.2f us, run %.2f us spinning, "
               "%.1f us parked, %.1f us parked but woken 100 us before\n",
-              threads, barrier, chunks, run, parked[50], woken[50]);
+              threads, phase, chunks, run, parked[50], woken[50]);
 }
 
 }  // namespace
@@ -190,9 +235,11 @@ int main(int argc, char** argv) {
   for (int threads : {1, 2, 3, 5}) {
     for (Patience patience : {Patience{}, kImpatient}) {
       ThreadPool pool(threads, patience);
-      every_thread_runs_once(pool);
+      a_run_calls_each_thread_once_at_most(pool);
+      a_thread_that_comes_late_finds_nothing_left(pool);
+      a_thread_that_was_away_takes_part_again(pool);
       chunks_run_once_each(pool);
-      barriers_order_memory(pool);
+      phases_order_memory(pool);
       an_uneven_chunk_does_not_hold_the_others(pool);
       a_nested_run_is_refused(pool);
     }
@@ -200,7 +247,10 @@ int main(int argc, char** argv) {
   a_pool_needs_a_thread();
 #if !defined(__SANITIZE_THREAD__)
   an_idle_pool_parks();
+#if !defined(OCTAVO_EMULATED)
+  // qemu 7.2 ends a child that starts threads.
   a_child_process_has_threads_of_its_own();
+#endif
 #endif
   std::puts("threads: passed");
 }

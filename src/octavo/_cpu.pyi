@@ -56,9 +56,32 @@ def pack(
 ) -> PackedMatrix:
     """Pack matrices, each given as its GGUF type and its bytes [out, row bytes].
 
-    format: q4, q8, bf16 or f32; None chooses what holds the parts. paired: 32 rows of the first,
-    32 of the second, and so on, instead of one after the other.
+    format: q4, q8, q4s, q5s, q6s, q8s, bf16, f16 or f32 (see csrc/pack.h); None chooses the
+    smallest that holds all parts exactly. paired: 32 rows of the first, 32 of the second, and so
+    on, instead of one after the other.
     """
+
+class Packer:
+    """Packs many matrices at once, and gives back what it has read of files."""
+
+    def __init__(self, pool: ThreadPool) -> None: ...
+    def add(
+        self,
+        parts: list[tuple[int, NDArray[np.uint8], bool]],
+        in_features: int,
+        *,
+        format: str | None = None,
+        paired: bool = False,
+    ) -> PackedMatrix:
+        """Return a matrix that `run` fills; arguments are those of `pack`.
+
+        The third of each part: its bytes are a view of a mapped file, not memory.
+        """
+    def run(self) -> None:
+        """Pack what was added; other Python threads go on meanwhile."""
+
+def packed_bytes(types: list[int], out: int, in_features: int, *, format: str | None = None) -> int:
+    """Count the bytes of the matrix that `pack` makes of parts of these GGUF types."""
 
 def quantize_rows(
     values: NDArray[np.float32], *, isa: str | None = None
@@ -179,5 +202,105 @@ class Engine:
     def score(self, first: int, logits: NDArray[np.float32]) -> None:
         """Write the logits after some sampled rows of the last step: [count, vocab]."""
 
+    def find_likeliest(
+        self, first: int, count: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int32]]:
+        """Return the likeliest token after each of some sampled rows, and its log-probability.
+
+        Of equally likely tokens the lowest id. Last: how many logits of each row are not finite;
+        where there are any, the other numbers mean nothing.
+        """
+
     def copy(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
         """Copy whole blocks, in order."""
+
+class Sampler:
+    """Chooses tokens from logits, with every option, on the threads of a pool."""
+
+    def __init__(self, vocab: int, *, pool: ThreadPool, isa: str | None = None) -> None: ...
+    def sample(
+        self,
+        logits: NDArray[np.float32],
+        whole: NDArray[np.int64],
+        real: NDArray[np.float64],
+        ends: NDArray[np.int64],
+        ids: NDArray[np.int32],
+        values: NDArray[np.float64],
+    ) -> tuple[NDArray[Any], ...]:
+        """Answer samples, each from one row of logits [rows, vocab].
+
+        whole: [samples, 8]: the row; the position and the seed (its 64 bits) of the draw; top_k;
+        how many likeliest tokens to name; 1 if the token's rank is wanted; how many candidates to
+        find instead of a token, or 0; a token that is given, or -1.
+        real: [samples, 6]: temperature; top_p; min_p; repetition, frequency and presence penalty.
+        ends: [samples, 5]: where the lists of each sample end in ids and values, one list after
+        the other: allowed tokens (none: all); banned ones; those with a bias, and it; those of
+        prompt and output, each once; those of the output, each once, and how often. The last two
+        may be empty if no penalty looks at them.
+
+        Returns, for each sample: the token, -1 if none is left; its log-probability before any
+        option; how many logits of its row are not finite (then the rest means nothing); its rank;
+        how many tokens were named or found; where these begin in the last two, their ids and
+        log-probabilities, best first.
+        """
+
+def formats() -> list[str]:
+    """Name the formats of `pack`."""
+
+def read_memory(data: NDArray[np.uint8], *, pool: ThreadPool, isa: str | None = None) -> int:
+    """Read whole megabytes once, as fast as threads can; returns the sum of words of 8 bytes."""
+
+def calculate(arithmetic: str, chunks: int, *, pool: ThreadPool, isa: str | None = None) -> float:
+    """Multiply and add in registers alone; returns the number of operations.
+
+    arithmetic: integers (dot products of codes), bf16 or float32. chunks: of some ten thousand
+    instructions each, spread over the threads.
+    """
+
+class LinearLoad:
+    """Linear layers over weights that mean nothing: what is timed is how long they take."""
+
+    def __init__(
+        self,
+        format: str,
+        shapes: list[tuple[int, int]],
+        *,
+        copies: int,
+        most_rows: int,
+        pool: ThreadPool,
+    ) -> None:
+        """shapes: (out, in) of the matrices of one copy; a run goes through all copies."""
+
+    @property
+    def arithmetic(self) -> str:
+        """What `calculate` calls the arithmetic of the format."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights of all copies."""
+
+    @property
+    def weights(self) -> float:
+        """Their number."""
+
+    def run(self, rows: int, *, isa: str | None = None) -> None: ...
+
+class AttentionLoad:
+    """Attention of one step over bf16 pages that mean nothing."""
+
+    def __init__(
+        self,
+        sequences: list[tuple[int, int, NDArray[np.int32]]],
+        *,
+        shape: tuple[int, int, int, int],
+        blocks: int,
+        layers: int,
+        copies: int,
+        pool: ThreadPool,
+    ) -> None:
+        """Take sequences as `attention` does; a run goes through all layers of all copies.
+
+        shape: heads, KV heads, head dim, tokens of a block. A block holds a page of each layer.
+        """
+
+    def run(self, *, isa: str | None = None) -> None: ...

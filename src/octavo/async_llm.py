@@ -25,7 +25,8 @@ class AsyncLLM:
     """An `LLM` whose engine runs in a thread of its own.
 
     Made from a built one: `AsyncLLM(LLM(...))`. `generate` may be called from any number of tasks
-    at once; their requests run in one batch and share prefixes.
+    at once; their requests run in one batch and share prefixes. A process that is forked has no
+    such thread and builds its own; an `LLM` itself goes on there, on a copy of its memory.
     """
 
     def __init__(self, llm: LLM) -> None:

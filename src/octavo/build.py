@@ -1,4 +1,7 @@
-"""The one place where settings become objects: tables of named parts, and `build_engine`."""
+"""The one place where settings become objects: tables of named parts, and `build_engine`.
+
+What the weights can be packed without is imported late, while they are packed.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from octavo.background import InBackground
 from octavo.config import EngineConfig
-from octavo.contract.layout import KVLayout
-from octavo.contract.model import ModelSpec
-from octavo.contract.namespace import Namespace
-from octavo.engine.engine import Engine, ModelRunner
 from octavo.errors import ConfigError, ModelError
 from octavo.executors.choice import named
-from octavo.executors.native import NATIVE, choose_native
-from octavo.executors.torch import choose_torch
+from octavo.executors.select import select_executor
 from octavo.machine import free_memory_bytes
-from octavo.memory.eviction import EvictionPolicy
-from octavo.memory.groups import Groups
-from octavo.memory.manager import KVCacheManager
 from octavo.memory.policies.lru import Lru
-from octavo.memory.regions import RegionCache
-from octavo.memory.reservation import RESERVATIONS, Reservation
-from octavo.memory.tier import Tier
+from octavo.memory.reservation import RESERVATIONS
 from octavo.models.catalog import CATALOG, DEFAULT_ALIAS, find, pull
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
-from octavo.models.hub import fetch_folder, is_hub_id
-from octavo.plugins import extended
-from octavo.sched.cache import Cache
-from octavo.sched.limits import Limits
+from octavo.models.mapping import read_ahead
 from octavo.sched.order import ORDERS
-from octavo.sched.scheduler import Scheduler
-from octavo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from octavo.executors.choice import Observer
+    from octavo.contract.layout import KVLayout
+    from octavo.contract.model import ModelSpec
+    from octavo.contract.namespace import Namespace
+    from octavo.engine.engine import Engine, ModelRunner
+    from octavo.executors.choice import Choice, Observer
+    from octavo.memory.eviction import EvictionPolicy
+    from octavo.memory.reservation import Reservation
+    from octavo.sched.cache import Cache
+    from octavo.text.tokenizer import Tokenizer
 
 Report = Callable[[str], None]
 
@@ -59,6 +56,8 @@ class Built:
     layout: KVLayout
     namespace: Namespace
     model_path: Path
+    backend: str
+    """The one that computes; never auto."""
     device: str
     """cpu, cuda:0, …"""
     num_blocks: int
@@ -69,6 +68,8 @@ class Built:
 
 def pull_model(name: str, report: Report) -> Path:
     """Fetch a model by its short name, or by its Hugging Face id (organization/name)."""
+    from octavo.models.hub import fetch_folder, is_hub_id
+
     if name not in CATALOG and is_hub_id(name):
         return fetch_folder(name, offline=False, report=report)
     return pull(name, report=report)
@@ -84,6 +85,8 @@ def resolve_model(model: str | None, *, offline: bool, report: Report) -> Path:
     found = find(name)
     if found is not None:
         return found
+    from octavo.models.hub import fetch_folder, is_hub_id
+
     switch = os.environ.get("HF_HUB_OFFLINE", "0").lower()
     offline = offline or switch in ("1", "true", "yes", "on")
     if name not in CATALOG:
@@ -100,10 +103,22 @@ def resolve_model(model: str | None, *, offline: bool, report: Report) -> Path:
 
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     """Build the tokenizer that lies beside, or inside, a checkpoint."""
+    from octavo.text.tokenizer import Tokenizer
+
     source = checkpoint.tokenizer_source
     if isinstance(source, Path):
         return Tokenizer.from_folder(source)
     return Tokenizer.from_gguf(source, str(checkpoint.path))
+
+
+def choose_executor(config: EngineConfig) -> Choice:
+    """Choose what an engine of these settings would compute with; nothing is loaded or fetched."""
+    path = resolve_model(config.model, offline=True, report=_say_nothing)
+    return select_executor(config, open_checkpoint(path), report=_say_nothing)
+
+
+def _say_nothing(message: str) -> None:
+    """Keep quiet about what the engine will report itself."""
 
 
 def build_engine(
@@ -118,27 +133,31 @@ def build_engine(
     report: told in words what takes long. on_logits: shown the logits of every step. depth:
     steps in flight; this executor computes as it is given a step, so that 2 brings no speed.
     """
-    reservations = extended("octavo.reservations", RESERVATIONS)
-    rule = named("reservation", config.reservation, reservations)
-    orders = extended("octavo.orders", ORDERS)
-    order = named("scheduling_policy", config.scheduling_policy, orders)
-    policies = extended("octavo.eviction", EVICTION_POLICIES)
-    policy = named("eviction_policy", config.eviction_policy, policies)
-    choose = choose_native if config.backend == NATIVE else choose_torch
+    rule = named("reservation", config.reservation, RESERVATIONS, group="octavo.reservations")
+    order = named("scheduling_policy", config.scheduling_policy, ORDERS, group="octavo.orders")
+    policy = named(
+        "eviction_policy", config.eviction_policy, EVICTION_POLICIES, group="octavo.eviction"
+    )
     path = resolve_model(config.model, offline=config.offline, report=report)
+    InBackground(lambda: read_ahead(path))
     checkpoint = open_checkpoint(path)
     for note in checkpoint.notes:
         report(note)
-    executor = choose(config, checkpoint)
+    executor = select_executor(config, checkpoint, report=report)
     layout = executor.layout
     longest = _max_model_len(config, checkpoint.spec)
-    tokenizer = open_tokenizer(checkpoint)
     num_blocks = pool_blocks(config, layout, longest, gpu_bytes=executor.gpu_bytes)
     runner, tiles = executor.make(num_blocks, on_logits)
+    tokenizer = open_tokenizer(checkpoint)
     step_tokens = config.max_num_batched_tokens
     cache, pool_tokens = build_cache(
         rule, layout, num_blocks, longest=longest, step_tokens=step_tokens, policy=policy()
     )
+    from octavo.contract.namespace import Namespace
+    from octavo.engine.engine import Engine
+    from octavo.sched.limits import Limits
+    from octavo.sched.scheduler import Scheduler
+
     limits = Limits(config.max_num_seqs, step_tokens, longest, pool_tokens)
     scheduler = Scheduler(cache, order(), limits)
     return Built(
@@ -149,6 +168,7 @@ def build_engine(
         layout=layout,
         namespace=Namespace(model=checkpoint.identity, lossy=executor.lossy),
         model_path=path,
+        backend=executor.backend,
         device=executor.device,
         num_blocks=num_blocks,
         max_model_len=longest,
@@ -193,6 +213,11 @@ def build_cache(
     policy: EvictionPolicy,
 ) -> tuple[Cache, int]:
     """Build the cache manager of a reservation rule; returns it and the longest text it holds."""
+    from octavo.memory.groups import Groups
+    from octavo.memory.manager import KVCacheManager
+    from octavo.memory.regions import RegionCache
+    from octavo.memory.tier import Tier
+
     if rule.tokens is None:
         groups = Groups(layout.block_sizes, layout.windows, step_tokens=step_tokens)
         device = Tier("device", num_blocks, policy, groups.slot_weights)

@@ -48,13 +48,15 @@ class EngineConfig:
     """fcfs, priority, or one that a plug-in brings."""
     eviction_policy: str = "lru"
     """Which cached block is given up first: lru, or one that a plug-in brings."""
-    backend: str = "reference"
-    """reference, cpu (native kernels, without torch), or one that a plug-in brings."""
+    backend: str = "auto"
+    """cpu (native kernels, without torch), reference, or one that a plug-in brings. auto: cpu where
+    it can do what is asked for and device does not mean a GPU, else reference."""
     cpu_arithmetic: str | None = None
     """Of the backend cpu, for weights of 8 bits or less: int8, bf16 or float32; None: int8, or
-    what dtype implies."""
+    what dtype implies. With the backend auto, this or threads means cpu."""
     threads: int | None = None
-    """Of the backend cpu; None: one for each core that this process may use."""
+    """Of the backend cpu; None: one for each core that this process may use. More than that are
+    allowed, with a note: they are slower."""
     deterministic: bool = False
     """The same bits whatever else is in the batch, warm or cold; slower."""
     offline: bool = False

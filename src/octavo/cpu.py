@@ -15,6 +15,19 @@ ISA_VARIABLE = "OCTAVO_CPU_ISA"
 """Environment variable that names the instruction set to use: avx512, avx2 or plain. For tests."""
 
 
+class NativeUnfit(ConfigError):
+    """The native executor cannot do what is asked of it; another one may."""
+
+    def __init__(
+        self, reason: str, change: str = "", *, otherwise: str = "choose the reference backend"
+    ) -> None:
+        """change: what would help here; otherwise: how to get another executor."""
+        ways = f"{change}, or {otherwise}" if change else otherwise
+        super().__init__(f"{reason}: {ways}")
+        self.reason = reason
+        self.change = change
+
+
 @cache
 def _load() -> ModuleType | ImportError:
     try:
@@ -31,12 +44,12 @@ def native() -> ModuleType | None:
 
 
 def require_native() -> ModuleType:
-    """Return the extension; raises `ConfigError` that says why it is missing and what to do."""
+    """Return the extension; raises `NativeUnfit` that says why it is missing and what to do."""
     found = _load()
     if isinstance(found, ModuleType):
         return found
-    raise ConfigError(
-        f"the native extension octavo._cpu does not load ({found}). It is built when octavo is "
-        "installed where there is a C++20 compiler: install one and then octavo again, or install "
-        "octavo[torch] for the reference backend."
+    raise NativeUnfit(
+        f"the native extension octavo._cpu does not load ({found})",
+        "install a C++20 compiler and then octavo again, which builds it",
+        otherwise="install octavo[torch] and choose the reference backend",
     ) from found

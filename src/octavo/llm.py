@@ -1,4 +1,7 @@
-"""The offline API: prompts in, answers out, with vLLM's names."""
+"""The offline API: prompts in, answers out, with vLLM's names.
+
+What a request needs is imported when it comes, while the weights are packed.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,20 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from octavo.build import Built, build_engine
 from octavo.config import EngineConfig
-from octavo.contract.request import Request
-from octavo.contract.sampling import SamplingParams
-from octavo.engine.engine import Engine, Output
 from octavo.errors import ConfigError, RequestError
-from octavo.progress import Progress, progress_bar
-from octavo.prompts import Prompt, RequestBuilder, conversation
-from octavo.results import Delta, MemoryReport, Metric, RequestOutput, memory_report, metrics
-from octavo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from octavo.contract.request import Request
+    from octavo.contract.sampling import SamplingParams
+    from octavo.engine.engine import Engine, Output
+    from octavo.progress import Progress
+    from octavo.prompts import Prompt
+    from octavo.results import Delta, MemoryReport, Metric, RequestOutput
+    from octavo.text.tokenizer import Tokenizer
 
 Messages: TypeAlias = Iterable[Mapping[str, object]]
 """One conversation."""
@@ -49,7 +54,7 @@ class LLM:
         reservation: str = "on_demand",
         scheduling_policy: str = "fcfs",
         eviction_policy: str = "lru",
-        backend: str = "reference",
+        backend: str = "auto",
         cpu_arithmetic: str | None = None,
         threads: int | None = None,
         deterministic: bool = False,
@@ -81,6 +86,8 @@ class LLM:
             offline=offline,
         )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
+        from octavo.prompts import RequestBuilder
+
         self._engine: Engine = self._built.engine
         self._runs: dict[str, _Run] = {}
         self._stepping = threading.Lock()
@@ -147,6 +154,8 @@ class LLM:
         self, messages: Messages, *, add_generation_prompt: bool = True, **variables: object
     ) -> Prompt:
         """Render a conversation with the model's template, as a prompt of token ids."""
+        from octavo.prompts import conversation
+
         tokenizer = self._built.tokenizer
         text = tokenizer.apply_chat_template(
             conversation(messages),
@@ -227,10 +236,14 @@ class LLM:
 
     def get_metrics(self) -> list[Metric]:
         """Return the engine's counters and gauges, under vLLM's names where it has them."""
+        from octavo.results import metrics
+
         return metrics(self._engine)
 
     def memory_report(self) -> MemoryReport:
         """Say what KV memory was used for so far."""
+        from octavo.results import memory_report
+
         paged = self.config.reservation == "on_demand"
         return memory_report(
             self._engine.stats,
@@ -265,8 +278,11 @@ class _Run:
     """One request that a call of `LLM` is answering."""
 
     def __init__(self, number: int, output: RequestOutput) -> None:
+        from octavo.results import Delta
+
         self.open = True
         self.unread: deque[Delta] = deque()
+        self._piece = Delta.of
         self._number = number
         self._output = output
         self._start = time.monotonic()
@@ -274,12 +290,16 @@ class _Run:
     def take_in(self, news: Output) -> None:
         """Keep the result up to date, and the piece until it is asked for."""
         self._output.take_in(news, time.monotonic() - self._start)
-        self.unread.append(Delta.of(news, self._number))
+        self.unread.append(self._piece(news, self._number))
         self.open = not self._output.finished
 
 
 def _bar(wanted: bool, answers: int) -> AbstractContextManager[Progress | None]:
-    return progress_bar(answers) if wanted and sys.stderr.isatty() else nullcontext()
+    if not wanted or not sys.stderr.isatty():
+        return nullcontext()
+    from octavo.progress import progress_bar
+
+    return progress_bar(answers)
 
 
 def _to_stderr(message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from pathlib import Path
@@ -16,6 +17,9 @@ _CGROUP_LIMITS = (
     ),
 )
 
+CPU_LIMIT = "/sys/fs/cgroup/cpu.max"
+"""Where a container's share of the processor is written: microseconds, and of how many."""
+
 
 class Machine(msgspec.Struct, frozen=True):
     """Where a result was made."""
@@ -29,7 +33,9 @@ class Machine(msgspec.Struct, frozen=True):
 def this_machine() -> Machine:
     """Describe the machine; GPUs are those that the NVIDIA driver lists."""
     gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    return Machine(_cpu_name(), _cores(), _total_memory(), [_gpu_name(path) for path in gpus])
+    return Machine(
+        _cpu_name(), available_cores(), _total_memory(), [_gpu_name(path) for path in gpus]
+    )
 
 
 def free_memory_bytes() -> int:
@@ -42,10 +48,25 @@ def free_memory_bytes() -> int:
     return free
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """Cores that this process may use, a container's limit included."""
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    quota = _cpu_quota()
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def _cpu_quota() -> float | None:
+    """Return the cores' worth of time that a container gets; None: no limit."""
+    try:
+        quota, period = Path(CPU_LIMIT).read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        pass
+    used = [_read_int(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period")]
+    quota_us, period_us = used
+    return quota_us / period_us if quota_us and period_us and quota_us > 0 else None
 
 
 def _cpu_name() -> str:

@@ -102,7 +102,7 @@ BAD = [
     (["x", "--temperature", "-1"], "temperature must be 0 or more"),
     (["x", "--top-p", "2"], "top_p must be above 0 and at most 1, got 2.0"),
     (["x", "--max-tokens", "0"], "max_tokens must be at least 1"),
-    (["x", "--n", "many"], "Invalid value for '--n'"),
+    (["x", "--n", "many"], "argument --n: invalid int value"),
     (["x", "--best-of", "2"], "--best-of"),
     (["x", "--logit-bias", "5"], "--logit-bias must be ID=VALUE, such as 42=-1.5, got '5'"),
     (["x", "--logit-bias", "9999=1"], "logit_bias names token id 9999"),

@@ -11,7 +11,7 @@ import time
 import pytest
 
 MEMORY = ["--kv-cache-memory-bytes", str(1 << 20)]
-LONG = ["--n", "64", "--temperature", "1", "--max-tokens", "480", "--ignore-eos"]
+LONG = ["--n", "600", "--temperature", "1", "--max-tokens", "480", "--ignore-eos"]
 BEGIN = "from octavo.cli import main; print('here', flush=True); main()"
 """What the script `octavo` does, and a word as soon as our code runs."""
 

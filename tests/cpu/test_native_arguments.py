@@ -176,3 +176,51 @@ def test_a_model_without_its_ends_or_layers_is_refused():
     )
     with pytest.raises(ValueError, match="the model has no layers"):
         build(empty)
+
+
+# ── the sampler ───────────────────────────────────────────────────────────────────────────
+
+
+def choose(**change):
+    """One sample of a vocabulary of 10, with a banned token."""
+    given = {
+        "logits": np.zeros((2, 10), dtype=np.float32),
+        "whole": np.array([[1, 0, 0, 0, 0, 0, 0, -1]]),
+        "real": np.array([[1.0, 1.0, 0.0, 1.0, 0.0, 0.0]]),
+        "ends": np.array([[0, 1, 1, 1, 1]]),
+        "ids": ints(9),
+        "values": np.zeros(1),
+    } | change
+    return _cpu.Sampler(10, pool=_cpu.ThreadPool(1)).sample(**given)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"logits": np.zeros((2, 11), dtype=np.float32)}, ValueError, "logits has shape"),
+        ({"logits": np.zeros((2, 10))}, TypeError, "logits has dtype float64"),
+        ({"whole": np.array([[2, 0, 0, 0, 0, 0, 0, -1]])}, ValueError, "row 2, there are 2"),
+        ({"whole": np.array([[-1, 0, 0, 0, 0, 0, 0, -1]])}, ValueError, "row -1, there are 2"),
+        ({"whole": np.array([[1, 0, 0, 0, 0, 0, 0, 10]])}, ValueError, "gives token 10"),
+        ({"whole": np.array([[1, 0, 0]])}, ValueError, "whole has shape"),
+        ({"real": np.ones((2, 6))}, ValueError, "real has shape"),
+        ({"ends": np.array([[0, 2, 2, 2, 2]])}, ValueError, "pass the end of ids"),
+        ({"ends": np.array([[1, 0, 1, 1, 1]])}, ValueError, "must not fall"),
+        ({"ends": np.array([[-1, 1, 1, 1, 1]])}, ValueError, "must not fall"),
+        ({"ids": ints(10)}, ValueError, "ids has 10, not from 0 to 9"),
+        ({"values": np.zeros(2)}, ValueError, "values has shape"),
+    ],
+)
+def test_a_sample_that_points_outside_is_refused(change, error, message):
+    assert int(choose()[0][0]) in range(9)
+
+    with pytest.raises(error, match=message):
+        choose(**change)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 2), (1, 1), (-1, 1), (0, -1), (2**31 - 1, 1)])
+def test_the_likeliest_of_rows_that_were_not_sampled_are_refused(model_of, first, count):
+    engine = build(model_of())
+
+    with pytest.raises(ValueError, match="the last step sampled 0 rows"):
+        engine.find_likeliest(first, count)

@@ -15,26 +15,49 @@ if _cpu is None:
 
 ISAS = _cpu.available_isas()
 GROUP = 32
-# What each type becomes; None where the weights are rounded once more.
-EXACT = {
+# What each type becomes.
+FORMATS = {
     "F32": "f32",
-    "F16": "f32",
+    "F16": "f16",
     "BF16": "bf16",
     "Q4_0": "q4",
     "Q4_1": "q4",
-    "Q5_0": "q8",
+    "Q5_0": "q5s",
+    "Q5_1": "q5s",
     "Q8_0": "q8",
+    "Q4_K": "q4s",
+    "Q5_K": "q5s",
+    "Q6_K": "q6s",
 }
+HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+"""Where the blocks of a K-quant have their float16 scales."""
 SIZES = [(1, 1, 32), (2, 16, 64), (3, 17, 96), (5, 100, 256), (13, 33, 32), (40, 48, 288)]
 """Rows, outputs, inputs."""
+WIDE_SIZES = [(1, 1, 256), (13, 33, 512), (40, 48, 768)]
+"""For K-quants, whose blocks have 256 inputs."""
+MOST_GROWTH = 1.35
+"""Bytes of a packed matrix, over those of the file."""
 
 
 def stored(kind: str, out: int, inputs: int, seed: int = 0) -> tuple[int, np.ndarray, np.ndarray]:
     """Return a type's number, the bytes of random weights in it, and what they stand for."""
-    values = np.random.default_rng(seed).normal(size=(out, inputs)).astype(np.float32)
+    random = np.random.default_rng(seed)
     raw_type = gguf.GGMLQuantizationType[kind]
-    data = quantize(values, raw_type).view(np.uint8).reshape(out, -1)
+    if kind in HALVES:  # gguf reads them, but does not write them
+        size = gguf.GGML_QUANT_SIZES[raw_type][1]
+        data = random.integers(0, 256, (out * inputs // 256, size), np.uint8)
+        for place in HALVES[kind]:
+            scales = random.uniform(0.0005, 0.01, (len(data), 1)).astype(np.float16)
+            data[:, place : place + 2] = scales.view(np.uint8)
+        data = data.reshape(out, -1)
+    else:
+        values = random.normal(size=(out, inputs)).astype(np.float32)
+        data = quantize(values, raw_type).view(np.uint8).reshape(out, -1)
     return raw_type.value, data, dequantize(data, raw_type).reshape(out, inputs)
+
+
+def sizes_of(kind: str) -> list[tuple[int, int, int]]:
+    return WIDE_SIZES if kind in HALVES else SIZES
 
 
 def rows_of(count: int, inputs: int) -> np.ndarray:
@@ -70,31 +93,60 @@ def test_codes_are_the_nearest_ones(isa):
     np.testing.assert_array_equal(offsets, -128 * totals)
 
 
-@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_packing_keeps_every_weight(kind):
-    for _, out, inputs in SIZES:
+    for _, out, inputs in sizes_of(kind):
         number, data, values = stored(kind, out, inputs)
 
         matrix = _cpu.pack([(number, data)], inputs)
 
-        assert matrix.format == EXACT[kind]
+        assert matrix.format == FORMATS[kind]
         assert matrix.shape == (out, inputs)
-        np.testing.assert_array_equal(matrix.unpack(), values)
+        np.testing.assert_allclose(matrix.unpack(), values, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_packed_matrix_is_little_larger_than_in_the_file(kind):
+    number, data, _ = stored(kind, 64, 768)
+
+    matrix = _cpu.pack([(number, data)], 768)
+
+    assert matrix.nbytes <= MOST_GROWTH * data.nbytes
+
+
+@pytest.mark.parametrize(
+    ("kinds", "form"),
+    [
+        (("Q4_K", "Q4_K", "Q6_K"), "q6s"),
+        (("Q5_0", "Q5_0", "Q8_0"), "q8"),
+        (("Q4_K", "Q8_0", "Q8_0"), "q8s"),
+        (("Q6_K", "Q5_1", "Q8_0"), "q8s"),
+        (("F16", "F16", "Q8_0"), "f32"),
+    ],
+)
+def test_matrices_of_several_types_keep_every_weight(kinds, form):
+    parts = [stored(kind, 16, 256, seed) for seed, kind in enumerate(kinds)]
+
+    matrix = _cpu.pack([part[:2] for part in parts], 256)
+
+    assert matrix.format == form
+    values = np.concatenate([part[2] for part in parts])
+    np.testing.assert_allclose(matrix.unpack(), values, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_products_equal_numpy(kind, isa, threads):
     pool = _cpu.ThreadPool(threads) if threads else None
-    for count, out, inputs in SIZES:
+    for count, out, inputs in sizes_of(kind):
         number, data, weights = stored(kind, out, inputs)
         matrix = _cpu.pack([(number, data)], inputs, pool=pool)
         values = rows_of(count, inputs)
 
         got = _cpu.linear(matrix, values, pool=pool, isa=isa)
 
-        seen = {"f32": values, "bf16": rounded_to_bf16(values)}.get(matrix.format)
+        seen = {"f32": values, "f16": values, "bf16": rounded_to_bf16(values)}.get(matrix.format)
         if seen is None:
             codes, scales = reference_codes(values)
             seen = (codes * scales[..., None].astype(np.float64)).reshape(values.shape)

@@ -99,7 +99,7 @@ def test_scores_of_prompts_and_of_answers_are_near_those_of_the_reference(tiny_g
     params = SamplingParams(
         temperature=0, max_tokens=8, ignore_eos=True, logprobs=3, prompt_logprobs=2
     )
-    with LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 20) as llm:
+    with LLM(str(tiny_gguf), backend="reference", kv_cache_memory_bytes=1 << 20) as llm:
         (expected,) = llm.generate([PROMPTS[0]], params)
     with engine(tiny_gguf, dtype="float32") as llm:
         (got,) = llm.generate([PROMPTS[0]], params)

@@ -52,7 +52,7 @@ def test_an_impossible_prompt_is_refused_with_the_numbers(llm, prompt, message):
 def test_a_prompt_that_can_never_fit_the_memory_is_refused(tiny_gguf):
     message = "has 60 tokens and the KV memory holds 48"
     with (
-        LLM(str(tiny_gguf), kv_cache_memory_bytes=3 * 8192) as llm,
+        LLM(str(tiny_gguf), dtype="float32", kv_cache_memory_bytes=3 * 8192) as llm,
         pytest.raises(RequestError, match=message),
     ):
         llm.generate({"prompt_token_ids": [5] * 60}, GREEDY)
@@ -162,7 +162,7 @@ def test_unknown_options_are_errors(tiny_gguf):
     [
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes must be at least 1, got 0"),
         ({"kv_cache_memory_bytes": 1 << 50}, "kv_cache_memory_bytes is 1125899906842624, but only"),
-        ({"kv_cache_memory_bytes": 100}, "holds 0 blocks of 8192 bytes"),
+        ({"kv_cache_memory_bytes": 100, "dtype": "float32"}, "holds 0 blocks of 8192 bytes"),
         ({"block_size": 0}, "block_size must be at least 1"),
         ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be at least 1"),
@@ -218,13 +218,13 @@ def test_an_interrupt_in_the_middle_leaves_the_engine_usable(llm, monkeypatch):
 
 
 def test_a_step_that_fails_twice_ends_its_request_with_the_reason(llm, monkeypatch):
-    from octavo.models.decoder import Decoder
+    from octavo.runner.step_runner import StepRunner
 
     def broken(*args):
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as broken_machine:
-        broken_machine.setattr(Decoder, "states", broken)
+        broken_machine.setattr(StepRunner, "_compute", broken)
         (result,) = llm.generate("one", GREEDY)
 
     assert result.outputs[0].finish_reason == "error"

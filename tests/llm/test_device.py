@@ -34,7 +34,7 @@ def test_the_pool_of_a_gpu_is_three_quarters_of_what_the_weights_leave(tiny_gguf
     free = 2 << 20
     monkeypatch.setattr("octavo.runner.device.free_device_bytes", lambda device: free)
 
-    with LLM(str(tiny_gguf), device="cpu") as llm:
+    with LLM(str(tiny_gguf), device="cpu", backend="reference") as llm:
         weights = 4 * sum(math.prod(shape) for shape in weight_shapes(llm.built.spec).values())
         pool = llm.built.num_blocks * llm.built.layout.block_bytes
 
@@ -45,4 +45,4 @@ def test_weights_that_do_not_fit_a_gpu_are_refused(tiny_gguf, monkeypatch):
     monkeypatch.setattr("octavo.runner.device.free_device_bytes", lambda device: 100_000)
 
     with pytest.raises(ConfigError, match=r"weights take \d+ bytes, but cpu has 100000 free"):
-        LLM(str(tiny_gguf), device="cpu")
+        LLM(str(tiny_gguf), device="cpu", backend="reference")

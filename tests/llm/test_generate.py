@@ -182,7 +182,8 @@ def test_a_run_under_pressure_gives_the_same_answers(tiny_gguf):
         # 2 layers, 2 KV heads of 16 numbers in float32, keys and values
         block_bytes = 16 * 2 * 2 * 16 * 4 * 2
         memory = num_blocks * block_bytes
-        with LLM(str(tiny_gguf), kv_cache_memory_bytes=memory, max_num_batched_tokens=16) as llm:
+        settings = {"kv_cache_memory_bytes": memory, "max_num_batched_tokens": 16}
+        with LLM(str(tiny_gguf), dtype="float32", **settings) as llm:
             results = llm.generate(prompts, params)
             return [r.outputs[0].token_ids for r in results], llm.memory_report().preemptions
 

@@ -224,7 +224,7 @@ MIX = [
 
 
 def built_with(tiny_gguf, depth=1, **settings):
-    config = EngineConfig(model=str(tiny_gguf), deterministic=True, **settings)
+    config = EngineConfig(model=str(tiny_gguf), dtype="float32", deterministic=True, **settings)
     return build_engine(config, report=lambda _: None, depth=depth)
 
 

@@ -1,4 +1,4 @@
-"""`kv_cache_dtype`: how KV is stored, from one end to the other."""
+"""`kv_cache_dtype`: how the reference backend stores KV, from one end to the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOAT32_BYTES = 2 * 2 * 2 * 16 * 4
 
 
 def llm_for(path, **settings):
-    return LLM(str(path), kv_cache_memory_bytes=4 << 20, **settings)
+    return LLM(str(path), backend="reference", kv_cache_memory_bytes=4 << 20, **settings)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,10 @@ def logits_of(path, kv_cache_dtype):
     """The logits of a prompt and four forced tokens after it: [5, vocab]."""
     rows = []
     config = EngineConfig(
-        model=str(path), kv_cache_memory_bytes=4 << 20, kv_cache_dtype=kv_cache_dtype
+        model=str(path),
+        backend="reference",
+        kv_cache_memory_bytes=4 << 20,
+        kv_cache_dtype=kv_cache_dtype,
     )
     built = build_engine(
         config, report=print, on_logits=lambda _, logits: rows.append(logits.clone())

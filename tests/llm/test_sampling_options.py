@@ -171,7 +171,7 @@ MIX = [
 def test_a_row_is_independent_of_the_batch(llm, tiny_gguf, pressed):
     params = [greedy(**options) for options in MIX]
     prompts = [PROMPT + str(number % 3) for number in range(len(MIX))]
-    block = 16 * 2 * 2 * 16 * 4 * 2
+    block = llm.built.layout.block_bytes
     memory = {"kv_cache_memory_bytes": 12 * block, "max_num_batched_tokens": 16}
     if not pressed:
         memory = {"kv_cache_memory_bytes": 4 << 20}

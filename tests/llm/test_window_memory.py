@@ -113,7 +113,8 @@ def test_gemma_at_8192_tokens_holds_less_than_a_quarter_of_full_attention():
     used = llm.built.engine.usage().blocks_used * layout.block_bytes
     answer.close()
 
-    plan = make_plan(model_subject(path), Wish(memory_bytes=2**33, context_tokens=8192))
+    wish = Wish(memory_bytes=2**33, context_tokens=8192, dtype=layout.dtype)
+    plan = make_plan(model_subject(path), wish)
     everything = sum(len(group.layers) for group in layout.groups) // 3 * 512 * layout.block_bytes
     assert used == plan.kv_bytes_per_request
     assert used * 4 <= everything

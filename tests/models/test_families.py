@@ -221,7 +221,13 @@ def test_the_engine_serves_every_family_in_every_dtype(tmp_path, name, dtype):
     write_tokenizer(tmp_path)
     prompt = words(model, 20)
 
-    llm = LLM(str(tmp_path), dtype=dtype, kv_cache_memory_bytes=1 << 20, report=lambda _: None)
+    llm = LLM(
+        str(tmp_path),
+        backend="reference",
+        dtype=dtype,
+        kv_cache_memory_bytes=1 << 20,
+        report=lambda _: None,
+    )
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     (answer,) = llm.generate([{"prompt_token_ids": prompt}], params)
 

@@ -88,7 +88,7 @@ def test_the_engine_serves_texts_beyond_a_window(tmp_path):
     write_tokenizer(tmp_path)
     prompt = words(model, 100)
 
-    llm = LLM(str(tmp_path), kv_cache_memory_bytes=1 << 20, report=lambda _: None)
+    llm = LLM(str(tmp_path), dtype="float32", kv_cache_memory_bytes=1 << 20, report=lambda _: None)
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     (answer,) = llm.generate([{"prompt_token_ids": prompt}], params)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from octavo import cpu
 from octavo.contract.model import ModelSpec
 from octavo.models.decoder import load_decoder
 from octavo.testing.tiny import hand_for
@@ -25,6 +26,12 @@ class Llama2c:
 
     def tensor(self, name):
         return self.tensors[name]
+
+    def stored_rows(self, name):
+        return "F32", np.ascontiguousarray(self.tensors[name]).view(np.uint8)
+
+    def release(self, name):
+        """Keep it: others read the same arrays."""
 
 
 def read_llama2c(path):
@@ -95,6 +102,17 @@ def golden():
 def test_the_greedy_continuation_is_the_golden_one(golden, deterministic):
     decoder = load_decoder(read_llama2c(FOLDER / "stories260K.bin"))
     hand = hand_for(decoder, deterministic=deterministic)
+    hand.start(1, [golden["start_token_id"]])
+
+    assert hand.generate(1, 256) == golden["generated_token_ids"]
+
+
+@pytest.mark.skipif(cpu.native() is None, reason="the native extension octavo._cpu was not built")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_native_executor_continues_with_the_golden_text_too(golden, threads):
+    from native_hand import native_hand
+
+    hand = native_hand(read_llama2c(FOLDER / "stories260K.bin"), threads=threads)
     hand.start(1, [golden["start_token_id"]])
 
     assert hand.generate(1, 256) == golden["generated_token_ids"]

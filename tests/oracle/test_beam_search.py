@@ -133,7 +133,7 @@ def tiny(request, tmp_path_factory):
 
     folder = write_tiny_folder(tmp_path_factory.mktemp("beams"), seed=request.param)
     model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
-    with LLM(str(folder), kv_cache_memory_bytes=4 << 20) as llm:
+    with LLM(str(folder), backend="reference", kv_cache_memory_bytes=4 << 20) as llm:
         yield llm, model
 
 
@@ -249,6 +249,7 @@ def test_real_text_in_one_hard_pressed_batch_equals_transformers(smollm2_path):
     ).eval()
     with LLM(
         str(smollm2_path),
+        backend="reference",
         max_num_batched_tokens=64,  # prompts are cut into chunks
         kv_cache_memory_bytes=48 * 16 * 46_080,  # a part of what all searches need at once
     ) as llm:

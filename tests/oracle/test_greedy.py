@@ -63,6 +63,7 @@ def test_twenty_prompts_in_one_hard_pressed_batch_equal_transformers(oracle, smo
     recorder = Recorder()
     config = EngineConfig(
         model=str(smollm2_path),
+        backend="reference",
         max_num_batched_tokens=40,  # prompts are cut into chunks
         kv_cache_memory_bytes=90 * 16 * 46_080,  # 1,440 tokens: about half of what is needed
     )
@@ -122,7 +123,7 @@ def compare(
 def test_ignoring_the_end_token_emits_it_and_goes_on(smollm2_path):
     from octavo import LLM
 
-    with LLM(str(smollm2_path), max_model_len=512) as llm:
+    with LLM(str(smollm2_path), backend="reference", max_model_len=512) as llm:
         tokenizer = llm.get_tokenizer()
         text = tokenizer.apply_chat_template([{"role": "user", "content": "Say hello."}])
         prompt = {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
@@ -142,7 +143,7 @@ def test_ignoring_the_end_token_emits_it_and_goes_on(smollm2_path):
 def test_a_new_prefix_shared_by_requests_that_arrive_together_is_computed_once(smollm2_path):
     from octavo import LLM
 
-    with LLM(str(smollm2_path), max_model_len=2048) as llm:
+    with LLM(str(smollm2_path), backend="reference", max_model_len=2048) as llm:
         prefix = (llm.get_tokenizer().encode(PREFACE) * 100)[:1024]
         prompts = [{"prompt_token_ids": [*prefix, 100 + i, 200 + i]} for i in range(32)]
 

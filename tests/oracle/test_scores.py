@@ -73,6 +73,7 @@ def test_prompts_are_scored_right_beside_prefix_hits_and_in_any_chunks(
 ):
     with LLM(
         str(tiny_folder),
+        backend="reference",
         kv_cache_memory_bytes=1 << 20,
         max_num_batched_tokens=chunk,
         deterministic=deterministic,
@@ -93,7 +94,10 @@ def test_prompts_are_scored_right_beside_prefix_hits_and_in_any_chunks(
 def test_preemption_changes_no_log_probability(oracle, tiny_folder):
     prompts = [TEXT + str(number) for number in range(6)]
     with LLM(
-        str(tiny_folder), kv_cache_memory_bytes=14 * BLOCK_BYTES, max_num_batched_tokens=16
+        str(tiny_folder),
+        backend="reference",
+        kv_cache_memory_bytes=14 * BLOCK_BYTES,
+        max_num_batched_tokens=16,
     ) as llm:
         results = llm.generate(prompts, options(max_tokens=30, prompt_logprobs=TOP))
 
@@ -103,7 +107,7 @@ def test_preemption_changes_no_log_probability(oracle, tiny_folder):
 
 
 def test_several_answers_come_with_one_scored_prompt(oracle, tiny_folder):
-    with LLM(str(tiny_folder), kv_cache_memory_bytes=1 << 20) as llm:
+    with LLM(str(tiny_folder), backend="reference", kv_cache_memory_bytes=1 << 20) as llm:
         (result,) = llm.generate(TEXT, options(n=3, max_tokens=6, prompt_logprobs=TOP))
 
         check_result(oracle, result)
@@ -113,6 +117,7 @@ def test_several_answers_come_with_one_scored_prompt(oracle, tiny_folder):
 def test_a_contiguous_baseline_scores_the_same(oracle, tiny_folder, reservation):
     with LLM(
         str(tiny_folder),
+        backend="reference",
         kv_cache_memory_bytes=1 << 20,
         max_model_len=128,
         reservation=reservation,
@@ -124,7 +129,7 @@ def test_a_contiguous_baseline_scores_the_same(oracle, tiny_folder, reservation)
 
 def test_the_whole_vocabulary_can_be_asked_for(oracle, tiny_folder):
     params = SamplingParams(temperature=0, max_tokens=2, logprobs=-1, prompt_logprobs=-1)
-    with LLM(str(tiny_folder), kv_cache_memory_bytes=1 << 20) as llm:
+    with LLM(str(tiny_folder), backend="reference", kv_cache_memory_bytes=1 << 20) as llm:
         (result,) = llm.generate(TEXT, params)
 
     rows = true_logprobs(oracle, result.prompt_token_ids)
@@ -145,7 +150,7 @@ def test_a_prompt_is_scored_in_tiles(tiny_folder, monkeypatch):
         return score(self, states, tiles)
 
     monkeypatch.setattr(Decoder, "score", watched)
-    with LLM(str(tiny_folder), kv_cache_memory_bytes=1 << 20) as llm:
+    with LLM(str(tiny_folder), backend="reference", kv_cache_memory_bytes=1 << 20) as llm:
         (result,) = llm.generate(TEXT * 4, options(max_tokens=1, prompt_logprobs=0))
 
     assert len(result.prompt_token_ids) > 2 * SCORED_ROWS

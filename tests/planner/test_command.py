@@ -138,3 +138,19 @@ def test_bad_input_is_one_line_and_exit_status_2(arguments, message, capsys):
     assert message in captured.err
     assert len(captured.err.strip().splitlines()) == 1
     assert captured.out == ""
+
+
+def test_weights_and_kv_are_counted_as_the_engine_would_hold_them(capsys, tmp_path):
+    from octavo import LLM
+    from octavo.build import choose_executor
+    from octavo.config import EngineConfig
+    from tiny_model import write_tiny_gguf
+
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", matrix_type="Q4_0")
+    document = plan_json(capsys, str(path), "--memory", "1GiB")
+    with LLM(str(path), kv_cache_memory_bytes=1 << 20) as llm:
+        layout = llm.built.layout
+
+    assert document["dtype"] == layout.dtype
+    assert document["kv_bytes_per_token"] == layout.bytes_per_token
+    assert document["weights_bytes"] == choose_executor(EngineConfig(model=str(path))).weight_bytes

@@ -42,7 +42,7 @@ def plot_memory(rows: list[MemoryRow], path: Path) -> None:
     """Draw one stacked bar per row."""
     several_n = len({row.n for row in rows}) > 1
     labels = [_label(row, several_n=several_n) for row in rows]
-    figure = _figure(max(6.0, 0.85 * len(rows) + 2.5), 4.2)
+    figure = new_figure(max(6.0, 0.85 * len(rows) + 2.5), 4.2)
     axes = figure.subplots()
     floor = [0.0] * len(rows)
     for field, name, colour in _SHARES:
@@ -58,12 +58,12 @@ def plot_memory(rows: list[MemoryRow], path: Path) -> None:
     axes.set_ylim(0, 100)
     axes.tick_params(axis="x", labelsize=8)
     figure.legend(loc="outside upper center", ncols=4, fontsize=8, frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_curve(rows: list[CurveRow], path: Path, *, bound_s: float) -> None:
     """Draw one line per rule, latency up to four times the bound."""
-    figure = _figure(6.4, 4.2)
+    figure = new_figure(6.4, 4.2)
     axes = figure.subplots()
     for name in dict.fromkeys(row.reservation for row in rows):
         own = sorted((r for r in rows if r.reservation == name), key=lambda row: row.rate_per_s)
@@ -80,18 +80,18 @@ def plot_curve(rows: list[CurveRow], path: Path, *, bound_s: float) -> None:
     axes.set_ylabel("seconds per output token")
     axes.grid(visible=True, linewidth=0.3)
     axes.legend(frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_rates(rates: Iterable[tuple[str, float]], path: Path) -> None:
     """Draw one bar per rule: output tokens a second of a real engine."""
-    figure = _figure(4.8, 3.6)
+    figure = new_figure(4.8, 3.6)
     axes = figure.subplots()
     for name, rate in rates:
         bars = axes.bar([name], [rate], width=0.6, color="#2a6f97")
         axes.bar_label(bars, fmt="%.1f")
     axes.set_ylabel("output tokens a second")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 _METHODS = {"samples": "#2a6f97", "beams": "#e76f51"}
@@ -100,7 +100,7 @@ _METHODS = {"samples": "#2a6f97", "beams": "#e76f51"}
 def plot_sharing(rows: list[SharingRow], curves: list[Curve], path: Path) -> None:
     """Draw the blocks over the steps, widest setting of each method, and the shares as bars."""
     workloads = list(dict.fromkeys(row.workload for row in rows))
-    figure = _figure(4.2 * (len(workloads) + 1) + 1, 4.0)
+    figure = new_figure(4.2 * (len(workloads) + 1) + 1, 4.0)
     *panels, bars = figure.subplots(1, len(workloads) + 1, squeeze=False)[0]
     for axes, workload in zip(panels, workloads, strict=True):
         widest = {c.method: c for c in curves if c.workload == workload}
@@ -124,10 +124,11 @@ def plot_sharing(rows: list[SharingRow], curves: list[Curve], path: Path) -> Non
     bars.invert_yaxis()
     bars.set_xlim(0, 100)
     bars.set_xlabel("blocks saved, % of logical")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty picture of so many inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
@@ -140,7 +141,8 @@ def _label(row: MemoryRow, *, several_n: bool) -> str:
     return f"{label}\nn = {row.n}" if several_n else label
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture. Raises ConfigError if it cannot be written."""
     try:
         figure.savefig(path)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ INTERRUPTED = 130
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; exit status 2 for bad input, 130 after Ctrl-C, 1 for our own faults."""
+    # A start makes some hundred thousand objects that stay: to look through them takes long.
+    gc.set_threshold(100_000, 50, 100)
     # Where Ctrl-C is ignored, as in a shell's background, it stays so.
     watched = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if watched:

@@ -6,9 +6,8 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from octavo.cli.output import print_json
+from octavo.cli.flags import Group, Option
+from octavo.cli.output import note, print_json
 from octavo.errors import ConfigError
 from octavo.sizes import parse_bytes, parse_counts
 
@@ -20,27 +19,25 @@ if TYPE_CHECKING:
     from octavo.bench.workload import Workload
     from octavo.memory.reservation import Reservation
 
-bench = typer.Typer(no_args_is_help=True, help="Measure what memory holds and what it sustains.")
+bench = Group("bench", "Measure what memory holds and what it sustains.")
 
-Trace = Annotated[
-    Path | None, typer.Option(help="Lengths from a CSV or JSON-lines file, plain or .gz.")
-]
-Distribution = Annotated[str | None, typer.Option(help="A named distribution of lengths.")]
-Requests = Annotated[int | None, typer.Option(help="How many; default: 2000, or all of a trace.")]
-Seed = Annotated[int, typer.Option(help="Of lengths and arrivals.")]
-Memory = Annotated[str, typer.Option(help="Size of the KV pool, such as 12GiB.")]
-Layers = Annotated[int, typer.Option(help="Layers; the default shape is OPT-13B's.")]
-KVHeads = Annotated[int, typer.Option(help="KV heads of a layer.")]
-HeadDim = Annotated[int, typer.Option(help="Numbers in one head.")]
-DType = Annotated[str, typer.Option(help="Of KV: float32, float16, bfloat16 or int8.")]
-MaxLength = Annotated[int, typer.Option(help="Longest text, prompt and answer together.")]
-MaxSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
-StepTokens = Annotated[int, typer.Option(help="Tokens computed in one step.")]
-Rules = Annotated[str, typer.Option("--reservation", help="Rules, by commas, or all.")]
-BlockSizes = Annotated[str, typer.Option("--block-size", help="Tokens per block, by commas.")]
-Choices = Annotated[str, typer.Option("--n", help="Answers per prompt, by commas.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Plot = Annotated[Path | None, typer.Option(help="Write a picture: .png, .svg or .pdf.")]
+Trace = Annotated[Path | None, Option(help="Lengths from a CSV or JSON-lines file, plain or .gz.")]
+Distribution = Annotated[str | None, Option(help="A named distribution of lengths.")]
+Requests = Annotated[int | None, Option(help="How many; default: 2000, or all of a trace.")]
+Seed = Annotated[int, Option(help="Of lengths and arrivals.")]
+Memory = Annotated[str, Option(help="Size of the KV pool, such as 12GiB.")]
+Layers = Annotated[int, Option(help="Layers; the default shape is OPT-13B's.")]
+KVHeads = Annotated[int, Option(help="KV heads of a layer.")]
+HeadDim = Annotated[int, Option(help="Numbers in one head.")]
+DType = Annotated[str, Option(help="Of KV: float32, float16, bfloat16 or int8.")]
+MaxLength = Annotated[int, Option(help="Longest text, prompt and answer together.")]
+MaxSeqs = Annotated[int, Option(help="Sequences that run at once.")]
+StepTokens = Annotated[int, Option(help="Tokens computed in one step.")]
+Rules = Annotated[str, Option("--reservation", help="Rules, by commas, or all.")]
+BlockSizes = Annotated[str, Option("--block-size", help="Tokens per block, by commas.")]
+Choices = Annotated[str, Option("--n", help="Answers per prompt, by commas.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document.")]
+Plot = Annotated[Path | None, Option(help="Write a picture: .png, .svg or .pdf.")]
 
 LONGEST = 2048
 """Longest text if nobody says, in tokens."""
@@ -88,10 +85,9 @@ def memory(
     rows = _measure_all(rules, sizes, choices, pool, work, limits)
     few = sorted({row.reservation for row in rows if row.steps < _FEW_STEPS})
     if few:
-        typer.echo(
+        note(
             f"octavo: {', '.join(few)}: a request was waiting in fewer than {_FEW_STEPS} steps, so "
-            "these shares say little; raise --requests or lower --memory",
-            err=True,
+            "these shares say little; raise --requests or lower --memory"
         )
     if plot is not None:
         plot_memory(rows, plot)

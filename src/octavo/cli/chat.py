@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from octavo.cli.flags import Option
 from octavo.cli.options import (
     Device,
     KVDType,
@@ -19,7 +18,7 @@ from octavo.cli.options import (
     Temperature,
     TopP,
 )
-from octavo.cli.output import say, write_bytes
+from octavo.cli.output import note, say, write_bytes
 from octavo.errors import RequestError
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ HELP = "/reset forgets the conversation, /exit or Ctrl-D ends; Ctrl-C stops an a
 
 def chat(
     model: Model = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    system: Annotated[str | None, Option(help="What the model is told first.")] = None,
     max_tokens: MaxTokens = 512,
     temperature: Temperature = 0.7,
     top_p: TopP = 0.95,
@@ -54,7 +53,7 @@ def chat(
         scheduling_policy=scheduling_policy,
         offline=offline,
     )
-    typer.echo(HELP, err=True)
+    note(HELP)
     _talk(llm, params, system)
 
 
@@ -70,9 +69,9 @@ def _talk(llm: LLM, params: SamplingParams, system: str | None) -> None:
             case "/reset":
                 history = list(start)
             case "/help":
-                typer.echo(HELP, err=True)
+                note(HELP)
             case _ if line.startswith("/"):
-                typer.echo(f"{line.split()[0]} is no command. {HELP}", err=True)
+                note(f"{line.split()[0]} is no command. {HELP}")
             case _:
                 history = _turn(llm, params, history, line)
 
@@ -85,7 +84,7 @@ def _turn(
     try:
         answer = _answer(llm, params, asked)
     except RequestError as error:
-        typer.echo(f"octavo: error: {error} (/reset forgets the conversation)", err=True)
+        note(f"octavo: error: {error} (/reset forgets the conversation)")
         return history
     return [*asked, {"role": "assistant", "content": answer}]
 

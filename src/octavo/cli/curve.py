@@ -6,12 +6,11 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from octavo.cli import bench as options
 from octavo.cli.bench import bench
+from octavo.cli.flags import Given, Option
 from octavo.cli.options import DEVICE_HELP
-from octavo.cli.output import print_json
+from octavo.cli.output import note, print_json
 from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
 from octavo.sizes import parse_bytes, parse_counts
@@ -20,28 +19,24 @@ if TYPE_CHECKING:
     from octavo.bench.curve import CurveRow, Setting, Sustained
     from octavo.memory.reservation import Reservation
 
-BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
+BlockSize = Annotated[int, Option(help="Tokens per block.")]
 Rates = Annotated[
-    str | None, typer.Option(help="Further rates to measure, requests a second, by commas.")
+    str | None, Option(help="Further rates to measure, requests a second, by commas.")
 ]
-Bound = Annotated[
-    float, typer.Option(help="A load is sustained up to so many seconds per output token.")
-]
-Duration = Annotated[float, typer.Option(help="Simulated seconds in which requests arrive.")]
+Bound = Annotated[float, Option(help="A load is sustained up to so many seconds per output token.")]
+Duration = Annotated[float, Option(help="Simulated seconds in which requests arrive.")]
 MaxLength = Annotated[
     int | None,
-    typer.Option(help="Longest text; default: 2048, with --real at most the model's context."),
+    Option(help="Longest text; default: 2048, with --real at most the model's context."),
 ]
 Real = Annotated[
-    bool, typer.Option("--real", help="Run a model whose pool has room for 7 longest texts.")
+    bool, Option("--real", help="Run a model whose pool has room for 7 longest texts.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="For --real: a path or a known name; default: the embedded one.")
+    str | None, Option(help="For --real: a path or a known name; default: the embedded one.")
 ]
-Device = Annotated[str, typer.Option(help="For --real: " + DEVICE_HELP)]
-Seconds = Annotated[
-    float, typer.Option(help="For --real: measured for each rule, after a warm-up.")
-]
+Device = Annotated[str, Option(help="For --real: " + DEVICE_HELP)]
+Seconds = Annotated[float, Option(help="For --real: measured for each rule, after a warm-up.")]
 
 _REAL_ONLY = ("model", "device", "seconds")
 _SIMULATED_ONLY = (
@@ -55,7 +50,7 @@ _RULES = "max,pow2,oracle,on_demand"
 
 @bench.command()
 def curve(
-    context: typer.Context,
+    given: Given = frozenset(),
     trace: options.Trace = None,
     distribution: options.Distribution = None,
     requests: options.Requests = None,
@@ -66,9 +61,7 @@ def curve(
     head_dim: options.HeadDim = 128,
     dtype: options.DType = "float16",
     max_length: MaxLength = None,
-    reservation: Annotated[
-        str | None, typer.Option(help=f"Rules, by commas; default: {_RULES}.")
-    ] = None,
+    reservation: Annotated[str | None, Option(help=f"Rules, by commas; default: {_RULES}.")] = None,
     block_size: BlockSize = 16,
     max_num_seqs: options.MaxSeqs = 512,
     max_num_batched_tokens: options.StepTokens = 2048,
@@ -91,7 +84,7 @@ def curve(
 
     options.check_plot_file(plot)
     _check_times(bound=bound, duration=duration, seconds=seconds)
-    _check_given(context, real=real)
+    _check_given(given, real=real)
     rules = options.find_rules(reservation or (_REAL_RULES if real else _RULES))
     if real:
         from octavo.cli.real import RealSetting, choose_length, curve_real
@@ -121,11 +114,10 @@ def _check_times(**times: float) -> None:
             raise ConfigError(f"--{name} must be a positive number of seconds, got {value}")
 
 
-def _check_given(context: typer.Context, *, real: bool) -> None:
+def _check_given(given: frozenset[str], *, real: bool) -> None:
     """Raise ConfigError for an option that the chosen way of measuring would ignore."""
     for name in _SIMULATED_ONLY if real else _REAL_ONLY:
-        source = context.get_parameter_source(name)
-        if source is None or source.name == "DEFAULT":
+        if name not in given:
             continue
         flag = "--" + name.replace("_", "-")
         if real:
@@ -155,10 +147,9 @@ def _curve_simulated(
     from octavo.progress import work_bar
 
     if setting.duration_s < _SHORTEST_S:
-        typer.echo(
+        note(
             f"octavo: in {setting.duration_s:g} s too few requests arrive for a queue to form, so "
-            f"the rates come out too high; give --duration at least {_SHORTEST_S:.0f}",
-            err=True,
+            f"the rates come out too high; give --duration at least {_SHORTEST_S:.0f}"
         )
     rows: list[CurveRow] = []
     sustained: list[Sustained] = []

@@ -9,10 +9,11 @@ from typing import Any
 
 from octavo.cli.options import Json
 from octavo.cli.output import print_json, say
+from octavo.cpu import native
 from octavo.errors import ConfigError, FetchError
 from octavo.machine import Machine, free_memory_bytes, this_machine
 
-_PACKAGES = ("numpy", "tokenizers", "safetensors", "gguf", "minijinja", "msgspec", "torch")
+_PACKAGES = ("numpy", "tokenizers", "minijinja", "msgspec", "torch")
 
 
 def doctor(json: Json = False) -> int:
@@ -31,7 +32,7 @@ def _facts() -> dict[str, Any]:
         "platform": platform.platform(),
         "free_memory_bytes": free_memory_bytes(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "checks": [_torch(), _gpu(), _model(), _pip(), *_plugins()],
+        "checks": [_auto(), _native(), _torch(), _gpu(), _model(), _pip(), *_plugins()],
     }
 
 
@@ -52,6 +53,36 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _auto() -> dict[str, Any]:
+    from octavo.executors.select import explain_auto
+
+    try:
+        backend, reason = explain_auto()
+        usable, detail = True, f"{backend}: {reason}"
+    except ConfigError as error:
+        usable, detail = False, str(error)
+    return _check(
+        "backend auto",
+        usable,
+        detail,
+        remedy="a C++20 compiler and octavo installed again, or pip install 'octavo[torch]'",
+        needed=True,
+    )
+
+
+def _native() -> dict[str, Any]:
+    found = native()
+    return _check(
+        "native executor",
+        found is not None,
+        f"kernels for {', '.join(found.available_isas())}"
+        if found
+        else "octavo._cpu does not load",
+        remedy="install a C++20 compiler and then octavo again, which builds it",
+        needed=False,
+    )
+
+
 def _torch() -> dict[str, Any]:
     found = _version("torch")
     return _check(
@@ -59,7 +90,7 @@ def _torch() -> dict[str, Any]:
         found is not None,
         f"torch {found}" if found else "torch is not installed",
         remedy="pip install 'octavo[torch]'",
-        needed=True,
+        needed=False,
     )
 
 

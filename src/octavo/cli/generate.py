@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from octavo.cli.options import (
     Arithmetic,
     Backend,
@@ -32,7 +30,7 @@ from octavo.cli.options import (
     StepTokens,
     Threads,
 )
-from octavo.cli.output import print_json, say
+from octavo.cli.output import note, print_json, say
 from octavo.cli.sampling import with_sampling
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import RequestError
@@ -62,7 +60,7 @@ def generate(
     reservation: Reservation = "on_demand",
     scheduling_policy: Scheduling = "fcfs",
     eviction_policy: Eviction = "lru",
-    backend: Backend = "reference",
+    backend: Backend = "auto",
     cpu_arithmetic: Arithmetic = None,
     threads: Threads = None,
     engine_seed: EngineSeed = 0,
@@ -95,7 +93,7 @@ def generate(
         offline=offline,
     )
     if not raw and not llm.get_tokenizer().has_chat_template:
-        typer.echo("note: a model without a chat template: it continues the texts", err=True)
+        note("note: a model without a chat template: it continues the texts")
         raw = True
     results = llm.generate([_prompt(llm, text, raw=raw) for text in texts], params)
     if json:
@@ -146,7 +144,7 @@ def _print_text(texts: list[str], results: list[RequestOutput]) -> None:
                 say(f"── {text} [{answer.index}]")
             say(answer.text)
             if answer.finish_reason == "error":
-                typer.echo(f"octavo: error: {answer.stop_reason}", err=True)
+                note(f"octavo: error: {answer.stop_reason}")
 
 
 def _print_json(
@@ -159,7 +157,7 @@ def _print_json(
     payload: dict[str, object] = {
         "model": built.model_path.name,
         "dtype": built.layout.dtype,
-        "backend": llm.config.backend,
+        "backend": built.backend,
         "results": [
             _result_keys(text, result) for text, result in zip(texts, results, strict=True)
         ],

@@ -5,54 +5,53 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from octavo.cli.flags import Argument, Option
 
-Prompts = Annotated[list[str] | None, typer.Argument(help="One or more prompts.")]
+Prompts = Annotated[list[str] | None, Argument(help="One or more prompts.")]
 PromptFile = Annotated[
-    Path | None, typer.Option(help="Read prompts from a UTF-8 file, one a line; - is stdin.")
+    Path | None, Option(help="Read prompts from a UTF-8 file, one a line; - is stdin.")
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="A path, a known name or a hub id; default: the embedded one."),
+    Option(help="A path, a known name or a hub id; default: the embedded one."),
 ]
-Raw = Annotated[bool, typer.Option("--raw", help="Continue the text: no chat template.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Raw = Annotated[bool, Option("--raw", help="Continue the text: no chat template.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document.")]
 
-Choices = Annotated[int, typer.Option("--n", help="Answers per prompt.")]
-MaxTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens; 0: all.")]
-TopP = Annotated[float, typer.Option(help="Keep this much probability.")]
-Seed = Annotated[int | None, typer.Option(help="Of the random numbers of each prompt.")]
-Stop = Annotated[list[str] | None, typer.Option(help="End at this text; repeatable.")]
-StopToken = Annotated[list[int] | None, typer.Option(help="End at this token; repeatable.")]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end token.")]
+Choices = Annotated[int, Option("--n", help="Answers per prompt.")]
+MaxTokens = Annotated[int, Option(help="Longest answer, in tokens.")]
+Temperature = Annotated[float, Option(help="0 is greedy.")]
+TopK = Annotated[int, Option(help="Keep the k most likely tokens; 0: all.")]
+TopP = Annotated[float, Option(help="Keep this much probability.")]
+Seed = Annotated[int | None, Option(help="Of the random numbers of each prompt.")]
+Stop = Annotated[list[str] | None, Option(help="End at this text; repeatable.")]
+StopToken = Annotated[list[int] | None, Option(help="End at this token; repeatable.")]
+IgnoreEos = Annotated[bool, Option("--ignore-eos", help="Go on after the end token.")]
 
-DType = Annotated[str, typer.Option(help="Of the weights: auto, float32, bfloat16 or float16.")]
+DType = Annotated[str, Option(help="Of the weights: auto, float32, bfloat16 or float16.")]
 DEVICE_HELP = "cpu, cuda, cuda:1, …; auto: cuda if there is one."
-Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
+Device = Annotated[str, Option(help=DEVICE_HELP)]
 KVDType = Annotated[
-    str, typer.Option(help="How KV is stored: auto (as --dtype), int8, …, or two as KEYS/VALUES.")
+    str, Option(help="How KV is stored: auto (as --dtype), int8, …, or two as KEYS/VALUES.")
 ]
-BlockSize = Annotated[int, typer.Option(help="Tokens per KV block.")]
-PoolBytes = Annotated[int | None, typer.Option(help="Size of the KV pool.")]
-MaxSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
-StepTokens = Annotated[int, typer.Option(help="Tokens computed in one step.")]
-MaxLength = Annotated[int | None, typer.Option(help="Longest text, in tokens.")]
-Reservation = Annotated[
-    str, typer.Option(help="on_demand, or a baseline: max, pow2, oracle, static.")
-]
-Scheduling = Annotated[str, typer.Option(help="Who runs first: fcfs, priority, or a plug-in's.")]
-Eviction = Annotated[str, typer.Option(help="Which cached block goes first: lru, or a plug-in's.")]
+BlockSize = Annotated[int, Option(help="Tokens per KV block.")]
+PoolBytes = Annotated[int | None, Option(help="Size of the KV pool.")]
+MaxSeqs = Annotated[int, Option(help="Sequences that run at once.")]
+StepTokens = Annotated[int, Option(help="Tokens computed in one step.")]
+MaxLength = Annotated[int | None, Option(help="Longest text, in tokens.")]
+Reservation = Annotated[str, Option(help="on_demand, or a baseline: max, pow2, oracle, static.")]
+Scheduling = Annotated[str, Option(help="Who runs first: fcfs, priority, or a plug-in's.")]
+Eviction = Annotated[str, Option(help="Which cached block goes first: lru, or a plug-in's.")]
 Backend = Annotated[
-    str, typer.Option(help="reference, cpu (native kernels, no torch), or a plug-in's.")
+    str,
+    Option(help="auto, cpu (native kernels, no torch), reference (torch), or a plug-in's."),
 ]
 Arithmetic = Annotated[
-    str | None, typer.Option(help="Of the backend cpu: int8 (default), bf16 or float32.")
+    str | None, Option(help="Of the backend cpu: int8 (default), bf16 or float32.")
 ]
-Threads = Annotated[int | None, typer.Option(help="Of the backend cpu.")]
-EngineSeed = Annotated[int, typer.Option(help="Gives seeds to prompts without one.")]
+Threads = Annotated[int | None, Option(help="Of the backend cpu.")]
+EngineSeed = Annotated[int, Option(help="Gives seeds to prompts without one.")]
 Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="The same bits in any company; slower.")
+    bool, Option("--deterministic", help="The same bits in any company; slower.")
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
+Offline = Annotated[bool, Option("--offline", help="Never fetch a model.")]

@@ -26,6 +26,13 @@ def say(text: str) -> None:
     write_bytes((text + "\n").encode(encoding, errors="replace"))
 
 
+def note(text: str) -> None:
+    """Tell people something on stderr, beside the output."""
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+        sys.stderr.write((text + "\n").encode(encoding, "backslashreplace").decode(encoding))
+
+
 def print_json(
     schema: str,
     settings: dict[str, object],

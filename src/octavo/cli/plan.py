@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
-from octavo.cli.output import print_json
+from octavo.cli.flags import Argument, Option
+from octavo.cli.output import note, print_json
 from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
 from octavo.sizes import parse_bytes
@@ -18,37 +20,35 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str | None,
-    typer.Argument(help="A path, a known name, or a folder with a config.json; or give a shape."),
+    Argument(help="A path, a known name, or a folder with a config.json; or give a shape."),
 ]
-Layers = Annotated[int | None, typer.Option(help="Of a bare shape.")]
-KVHeads = Annotated[int | None, typer.Option(help="Of a bare shape; default: --heads.")]
+Layers = Annotated[int | None, Option(help="Of a bare shape.")]
+KVHeads = Annotated[int | None, Option(help="Of a bare shape; default: --heads.")]
 Heads = Annotated[
-    int | None, typer.Option(help="Of a bare shape: query heads, a multiple of the KV heads.")
+    int | None, Option(help="Of a bare shape: query heads, a multiple of the KV heads.")
 ]
-HeadDim = Annotated[int | None, typer.Option(help="Of a bare shape: numbers in one head.")]
-DType = Annotated[str, typer.Option(help="Of KV: auto, float32, …, int8, or two as KEYS/VALUES.")]
+HeadDim = Annotated[int | None, Option(help="Of a bare shape: numbers in one head.")]
+DType = Annotated[str, Option(help="Of KV: auto, float32, …, int8, or two as KEYS/VALUES.")]
 Context = Annotated[
     int | None,
-    typer.Option(help="Tokens of a request, answer included; default: all the model can."),
+    Option(help="Tokens of a request, answer included; default: all the model can."),
 ]
-Requests = Annotated[int, typer.Option(help="Requests at once.")]
+Requests = Annotated[int, Option(help="Requests at once.")]
 Memory = Annotated[
-    str | None, typer.Option(help="12GiB, 40GB or bytes; default: this machine's free memory.")
+    str | None, Option(help="12GiB, 40GB or bytes; default: this machine's free memory.")
 ]
-BlockSize = Annotated[int, typer.Option(help="Tokens per KV block.")]
+BlockSize = Annotated[int, Option(help="Tokens per KV block.")]
 PrefillRate = Annotated[
-    float | None, typer.Option(help="Requests a second whose KV is sent to another machine.")
+    float | None, Option(help="Requests a second whose KV is sent to another machine.")
 ]
-PricePerHour = Annotated[float | None, typer.Option(help="Of one machine; gives costs.")]
+PricePerHour = Annotated[float | None, Option(help="Of one machine; gives costs.")]
 Throughput = Annotated[
-    str | None, typer.Option(help="Output tokens/s of one machine, or a record with them.")
+    str | None, Option(help="Output tokens/s of one machine, or a record with them.")
 ]
-Load = Annotated[float | None, typer.Option(help="Output tokens/s that a fleet must give.")]
-Share = Annotated[
-    float, typer.Option(help="Load sustained without paging, as a share of that with it.")
-]
-Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Load = Annotated[float | None, Option(help="Output tokens/s that a fleet must give.")]
+Share = Annotated[float, Option(help="Load sustained without paging, as a share of that with it.")]
+Offline = Annotated[bool, Option("--offline", help="Never fetch a model.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document.")]
 
 
 def plan(
@@ -87,10 +87,10 @@ def plan(
         price=Price(price_per_hour, speed, load, share_without_paging),
     )
     shape = (layers, kv_heads, heads, head_dim)
-    result = advise(_subject(model, shape, offline=offline), wish)
+    result = advise(_subject(model, shape, wish, offline=offline), wish)
     missing = (price_per_hour is not None or load is not None) and speed is None
     if missing:
-        typer.echo("octavo: give --throughput as well: without it there is no cost", err=True)
+        note("octavo: give --throughput as well: without it there is no cost")
     if json:
         print_json("octavo.plan/1", _settings(result, wish), msgspec.to_builtins(result))
     else:
@@ -100,10 +100,11 @@ def plan(
 def _subject(
     model: str | None,
     shape: tuple[int | None, int | None, int | None, int | None],
+    wish: Wish,
     *,
     offline: bool,
 ) -> Subject:
-    from octavo.planner.subject import Shape, model_subject, shape_subject
+    from octavo.planner.subject import Shape, is_config_alone, model_subject, shape_subject
 
     layers, kv_heads, heads, head_dim = shape
     bare = any(number is not None for number in shape)
@@ -112,11 +113,26 @@ def _subject(
             "give a model or a shape (--layers --kv-heads --heads --head-dim), not both"
         )
     if not bare:
-        return model_subject(model_path(model, offline=offline))
+        path = model_path(model, offline=offline)
+        subject = model_subject(path)
+        return subject if is_config_alone(path) else _as_it_runs(subject, path, wish)
     kv_heads = heads if kv_heads is None else kv_heads
     if layers is None or kv_heads is None or head_dim is None:
         raise ConfigError("a shape needs --layers, --kv-heads (or --heads) and --head-dim")
     return shape_subject(Shape(layers=layers, kv_heads=kv_heads, head_dim=head_dim, heads=heads))
+
+
+def _as_it_runs(subject: Subject, path: Path, wish: Wish) -> Subject:
+    """Count weights and KV as the backend that would be taken holds them."""
+    from octavo.build import choose_executor
+    from octavo.config import EngineConfig
+
+    config = EngineConfig(model=str(path), kv_cache_dtype=wish.dtype, block_size=wish.block_size)
+    try:
+        choice = choose_executor(config)
+    except ConfigError:  # without torch a plan is still a plan: as the reference backend would
+        return subject
+    return replace(subject, dtype=choice.layout.dtype, weights_bytes=choice.weight_bytes)
 
 
 def _settings(plan: Plan, wish: Wish) -> dict[str, object]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from octavo.cli.output import say
+from octavo.cli.flags import Argument
+from octavo.cli.output import note, say
 from octavo.errors import ConfigError
 
 
 def pull(
     alias: Annotated[
         str | None,
-        typer.Argument(help="A known model or a Hugging Face id; none: list the known ones."),
+        Argument(help="A known model or a Hugging Face id; none: list the known ones."),
     ] = None,
 ) -> None:
     """Fetch a known model into the user's cache folder and check its sum."""
@@ -25,10 +24,10 @@ def pull(
             size = f"{entry.num_bytes / 1e6:.0f} MB"
             say(f"{entry.alias}  {entry.title}, {size}, {entry.licence}\n  {entry.terms}")
     else:
-        say(str(pull_model(alias, _report)))
+        say(str(pull_model(alias, note)))
 
 
-def model_path(model: str | None, *, offline: bool = False) -> Path:
+def model_path(model: str | None = None, *, offline: bool = False) -> Path:
     """Return the path of a model that a flag names; None: the embedded one."""
     from octavo.build import resolve_model
 
@@ -37,8 +36,4 @@ def model_path(model: str | None, *, offline: bool = False) -> Path:
             f"the model is {model!r}: give a path, a known name or a hub id, or leave it out for "
             "the embedded one"
         )
-    return resolve_model(model, offline=offline, report=_report)
-
-
-def _report(message: str) -> None:
-    typer.echo(message, err=True)
+    return resolve_model(model, offline=offline, report=note)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from octavo.cli import bench as options
-from octavo.cli.output import print_json
+from octavo.cli.output import note, print_json
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.bench.pool import PoolShape
     from octavo.bench.real import RealRow
     from octavo.bench.workload import Workload
+    from octavo.executors.choice import Choice
     from octavo.memory.reservation import Reservation
 
 _TEXTS = 7
@@ -50,10 +48,9 @@ def choose_length(path: Path, wanted: int | None) -> int:
     context = open_checkpoint(path).spec.context
     if wanted is None:
         if context < options.LONGEST:
-            typer.echo(
+            note(
                 f"octavo: texts are up to {context} tokens, the context of {path.name}; "
-                "--max-length chooses another length",
-                err=True,
+                "--max-length chooses another length"
             )
         return min(options.LONGEST, context)
     if not 2 <= wanted <= context:
@@ -75,9 +72,13 @@ def curve_real(
     from octavo.bench.curve import Sustained
     from octavo.bench.plot import plot_rates
     from octavo.bench.show import real_table, sustained_table
+    from octavo.build import choose_executor
+    from octavo.config import EngineConfig
     from octavo.progress import work_bar
 
-    pool = _pool(setting)
+    config = EngineConfig(model=str(setting.path), device=setting.device, block_size=_BLOCK_SIZE)
+    choice = choose_executor(config)
+    pool = _pool(setting, choice)
     with work_bar("seconds", 2 * len(rules) * setting.seconds) as advance:
         rows = [_run(rule, setting, pool, work, advance) for rule in rules]
     sustained = [Sustained(row.reservation, row.rate_per_s) for row in rows]
@@ -88,7 +89,7 @@ def curve_real(
         return
     settings = options.shape_keys(pool, rules, options.step_limits(_MAX_SEQS, _STEP_TOKENS))
     settings |= {"real": True, "model": setting.path.name, "block_size": _BLOCK_SIZE}
-    settings |= {"seconds": setting.seconds, "device": setting.device, "torch": version("torch")}
+    settings |= {"seconds": setting.seconds, "device": setting.device, "backend": choice.backend}
     payload: dict[str, object] = {
         "pool": pool.keys(),
         "workload": work.keys("a full queue"),
@@ -99,13 +100,10 @@ def curve_real(
     print_json("octavo.bench.curve/1", settings, payload)
 
 
-def _pool(setting: RealSetting) -> PoolShape:
+def _pool(setting: RealSetting, choice: Choice) -> PoolShape:
     from octavo.bench.pool import PoolShape
-    from octavo.contract.layout import kv_layout
-    from octavo.models.checkpoint import open_checkpoint
 
-    checkpoint = open_checkpoint(setting.path)
-    layout = kv_layout(checkpoint.spec, block_size=_BLOCK_SIZE, dtype=checkpoint.dtype)
+    layout = choice.layout
     group, *others = layout.groups
     if others:
         raise ConfigError(
@@ -147,7 +145,7 @@ def _run(
         reservation=rule.name,
     )
     expected = measure(rule, pool, work, block_size=_BLOCK_SIZE, limits=limits)
-    built = build_engine(config, report=lambda text: typer.echo(text, err=True))
+    built = build_engine(config, report=note)
     try:
         return run_real(
             rule.name,

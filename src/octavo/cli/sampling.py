@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
+from octavo.cli.flags import Option
 from octavo.cli.options import (
     Choices,
     IgnoreEos,
@@ -22,39 +21,39 @@ from octavo.cli.options import (
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import RequestError
 
-MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the best one's chance.")]
-Presence = Annotated[float, typer.Option(help="Taken off tokens that the answer holds.")]
-Frequency = Annotated[float, typer.Option(help="The same, for each time it holds them.")]
-Repetition = Annotated[float, typer.Option(help="Divides tokens of prompt and answer; 1: none.")]
+MinP = Annotated[float, Option(help="Drop tokens below this share of the best one's chance.")]
+Presence = Annotated[float, Option(help="Taken off tokens that the answer holds.")]
+Frequency = Annotated[float, Option(help="The same, for each time it holds them.")]
+Repetition = Annotated[float, Option(help="Divides tokens of prompt and answer; 1: none.")]
 Bias = Annotated[
     list[str] | None,
-    typer.Option(metavar="ID=VALUE", help="Added to this token's logit; repeatable."),
+    Option(metavar="ID=VALUE", help="Added to this token's logit; repeatable."),
 ]
-Allowed = Annotated[list[int] | None, typer.Option(help="Only such tokens; repeatable.")]
-BadWord = Annotated[list[str] | None, typer.Option(help="Never write this text; repeatable.")]
+Allowed = Annotated[list[int] | None, Option(help="Only such tokens; repeatable.")]
+BadWord = Annotated[list[str] | None, Option(help="Never write this text; repeatable.")]
 KeepStop = Annotated[
-    bool, typer.Option("--include-stop-str-in-output", help="The stop text is in the answer.")
+    bool, Option("--include-stop-str-in-output", help="The stop text is in the answer.")
 ]
-MinTokens = Annotated[int, typer.Option(help="No end before so many tokens.")]
+MinTokens = Annotated[int, Option(help="No end before so many tokens.")]
 LogProbs = Annotated[
-    int | None, typer.Option(help="Of so many most likely tokens, with --json; -1: of all.")
+    int | None, Option(help="Of so many most likely tokens, with --json; -1: of all.")
 ]
-PromptLogProbs = Annotated[int | None, typer.Option(help="The same for the prompt's tokens.")]
-SkipSpecial = Annotated[bool, typer.Option(help="Special tokens are no text.")]
-Detokenize = Annotated[bool, typer.Option(help="Turn tokens into text.")]
+PromptLogProbs = Annotated[int | None, Option(help="The same for the prompt's tokens.")]
+SkipSpecial = Annotated[bool, Option(help="Special tokens are no text.")]
+Detokenize = Annotated[bool, Option(help="Turn tokens into text.")]
 
 Beams = Annotated[
-    bool, typer.Option("--use-beam-search", help="Look for the most likely texts; draw nothing.")
+    bool, Option("--use-beam-search", help="Look for the most likely texts; draw nothing.")
 ]
 BeamWidth = Annotated[
     int | None,
-    typer.Option(help="Use beam search, follow and print so many texts; default: 4."),
+    Option(help="Use beam search, follow and print so many texts; default: 4."),
 ]
 LengthPenalty = Annotated[
-    float, typer.Option(help="Of beam search: above 0 favours long texts, below 0 short ones.")
+    float, Option(help="Of beam search: above 0 favours long texts, below 0 short ones.")
 ]
 EarlyStopping = Annotated[
-    str, typer.Option(help="How soon enough ended texts are enough: true (at once), false, never.")
+    str, Option(help="How soon enough ended texts are enough: true (at once), false, never.")
 ]
 
 

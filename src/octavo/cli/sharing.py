@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from octavo.cli import bench as options
+from octavo.cli.flags import Option
 from octavo.cli.options import DEVICE_HELP
-from octavo.cli.output import print_json
+from octavo.cli.output import note, print_json
 from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
+from octavo.machine import available_cores
 from octavo.sizes import parse_counts
 
 if TYPE_CHECKING:
@@ -26,24 +25,24 @@ if TYPE_CHECKING:
 
 Parts = Annotated[
     str,
-    typer.Option(
+    Option(
         "--part",
         help="What to measure, by commas: lengths (texts as in the PagedAttention paper), prompt "
         "(five answers to a long one), time (beams against a loop outside).",
     ),
 ]
 Texts = Annotated[
-    Path | None, typer.Option(help="Prompts are cut from this UTF-8 file; default: our own text.")
+    Path | None, Option(help="Prompts are cut from this UTF-8 file; default: our own text.")
 ]
 Requests = Annotated[
     int | None,
-    typer.Option(help="Prompts of each distribution; default: 24 of Alpaca's, 3 of ShareGPT's."),
+    Option(help="Prompts of each distribution; default: 24 of Alpaca's, 3 of ShareGPT's."),
 ]
-Widths = Annotated[str, typer.Option("--width", help="Beam widths, by commas.")]
+Widths = Annotated[str, Option("--width", help="Beam widths, by commas.")]
 Model = Annotated[
-    str | None, typer.Option(help="A path, a known name or a hub id; default: the embedded one.")
+    str | None, Option(help="A path, a known name or a hub id; default: the embedded one.")
 ]
-Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
+Device = Annotated[str, Option(help=DEVICE_HELP)]
 
 _REQUESTS = {"alpaca-lognormal": 24, "sharegpt-lognormal": 3}
 _PARTS = ("lengths", "prompt", "time")
@@ -129,8 +128,7 @@ def sharing(
     plan = _Plan(parts, _works(parts, requests, distribution, longest, seed), settings)
     config = _config(plan, path, device, longest)
     if plan.works and longest < _LONGEST:
-        note = f"octavo: texts are up to {longest} tokens, the context of {path.name}"
-        typer.echo(note, err=True)
+        note(f"octavo: texts are up to {longest} tokens, the context of {path.name}")
     before = read_bytes_per_s()
     built, bench = _open(config, text, PACKAGED if texts is None else str(texts))
     try:
@@ -251,7 +249,7 @@ def _open(config: EngineConfig, text: str, text_name: str) -> tuple[Built, Bench
     from octavo.build import build_engine
 
     tap = Tap()
-    built = build_engine(config, report=lambda line: typer.echo(line, err=True), on_logits=tap)
+    built = build_engine(config, report=note, on_logits=tap)
     tokens = built.tokenizer.encode(text, add_special_tokens=False)
     return built, Bench(built.engine, tap, built.namespace, tokens, text_name)
 
@@ -329,16 +327,14 @@ def _expected(plan: _Plan) -> int:
 def _warn(report: _Report) -> None:
     for run in report.runs:
         if run.preemptions:
-            typer.echo(
+            note(
                 f"octavo: {run.workload}: memory was short, {run.preemptions} requests were "
-                "preempted, so their beams did not share for a while; lower --requests",
-                err=True,
+                "preempted, so their beams did not share for a while; lower --requests"
             )
     if report.timing is not None and not report.timing.same_beams:
-        typer.echo(
+        note(
             "octavo: the three ways did not find the same beams (two were as likely as each other "
-            "within rounding), so their times compare different texts; give other --texts",
-            err=True,
+            "within rounding), so their times compare different texts; give other --texts"
         )
 
 
@@ -362,10 +358,9 @@ def _print_json(
     speed: dict[str, float],
     seed: int,
 ) -> None:
-    import torch
-
     settings: dict[str, object] = {
         "model": built.model_path.name,
+        "backend": built.backend,
         "device": built.device,
         "part": plan.parts,
         "requests": {work.name: len(work.lengths) for work in plan.works},
@@ -373,10 +368,14 @@ def _print_json(
         "text": bench.text_name,
         "text_tokens": len(bench.tokens),
         "rounds": _ROUNDS,
-        "threads": torch.get_num_threads(),
-        "torch": version("torch"),
         "python": platform.python_version(),
     }
+    if built.backend == "cpu":
+        settings["threads"] = config.threads or available_cores()
+    else:
+        import torch
+
+        settings |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
     payload: dict[str, object] = {
         "rows": report.rows,
         "curves": report.curves,

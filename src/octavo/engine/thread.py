@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -26,11 +27,13 @@ Listener = Callable[["Accepted | Output | Exception"], None]
 class EngineThread:
     """Owns an engine and steps it while there is work; idle, it waits without polling.
 
-    An error of the engine itself ends every request with it; the thread then takes no more.
+    An error of the engine itself ends every request with it; the thread then takes no more. It is
+    not in a process that is forked: there a request is a ConfigError.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._process = os.getpid()
         self._commands: deque[Callable[[], None]] = deque()
         self._listeners: dict[str, tuple[Listener, int]] = {}
         """Per request, who listens and how many choices are not finished."""
@@ -86,12 +89,22 @@ class EngineThread:
 
     def close(self) -> None:
         """Stop after the step that is running; requests that are not finished hear of it."""
+        if os.getpid() != self._process:
+            return
         with self._wake:
             self._closed = True
             self._wake.notify()
         self._thread.join()
 
     def _send(self, command: Callable[[], None], *, always: bool = False) -> None:
+        # Before the lock, which the thread may have held when this process was made.
+        if os.getpid() != self._process:
+            if always:
+                return
+            raise ConfigError(
+                f"the engine's thread is in process {self._process}, from which this one was "
+                "forked: build the engine here"
+            )
         with self._wake:
             if self._closed or self._broken is not None:
                 if always:

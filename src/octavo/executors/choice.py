@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from octavo.contract.layout import KVLayout
-from octavo.engine.engine import ModelRunner
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from octavo.contract.batch import Batch
+    from octavo.contract.layout import KVLayout
+    from octavo.engine.engine import ModelRunner
 
     Observer: TypeAlias = Callable[[Batch, Any], None]
     """Receives the logits of a step, [slices that sample, vocab_size]: a tensor or an array."""
@@ -22,6 +22,11 @@ _Row = TypeVar("_Row")
 
 class Choice(Protocol):
     """An executor that has been chosen: its memory is known, nothing is loaded."""
+
+    @property
+    def backend(self) -> str:
+        """Name the backend."""
+        ...
 
     @property
     def layout(self) -> KVLayout:
@@ -39,6 +44,11 @@ class Choice(Protocol):
         ...
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights will take, wherever they are."""
+        ...
+
+    @property
     def gpu_bytes(self) -> int | None:
         """Bytes that the weights will leave of a GPU; None: there is none."""
         ...
@@ -50,8 +60,17 @@ class Choice(Protocol):
         ...
 
 
-def named(what: str, name: str, table: dict[str, _Row], *others: str) -> _Row:
-    """Return a row of a table. Raises ConfigError that lists its names, and others."""
+def named(
+    what: str, name: str, table: dict[str, _Row], *others: str, group: str | None = None
+) -> _Row:
+    """Return a row of a table. Raises ConfigError that lists its names, and others.
+
+    group: of plug-ins, which are looked for if the table has no such name.
+    """
+    if group is not None and isinstance(name, str) and name not in table:  # pyright: ignore[reportUnnecessaryIsInstance]
+        from octavo.plugins import extended
+
+        table = extended(group, table)
     if not isinstance(name, str) or name not in table:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} {name!r} is not one of {', '.join((*table, *others))}")
     return table[name]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.config import EngineConfig
-from octavo.contract.layout import KVLayout, kv_layout
-from octavo.cpu import ISA_VARIABLE, require_native
-from octavo.engine.engine import ModelRunner
+from octavo.contract.layout import KVLayout
+from octavo.cpu import ISA_VARIABLE, NativeUnfit, require_native
 from octavo.errors import ConfigError
+from octavo.machine import available_cores
 from octavo.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
+    from octavo.engine.engine import ModelRunner
     from octavo.executors.choice import Observer
 
 NATIVE = "cpu"
@@ -31,8 +31,16 @@ class NativeChoice:
     checkpoint: Checkpoint
     arithmetic: str
     layout: KVLayout
+    backend: str = NATIVE
     device: str = "cpu"
     gpu_bytes: int | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the packed weights take."""
+        from octavo.runner.native_size import packed_bytes
+
+        return packed_bytes(self.checkpoint, arithmetic=self.arithmetic)
 
     @property
     def lossy(self) -> str:
@@ -44,50 +52,68 @@ class NativeChoice:
     ) -> tuple[ModelRunner, tuple[int, ...]]:
         """Pack the weights and reserve the KV memory. Raises ConfigError or ModelError."""
         from octavo.runner.native import NativeExecutor
+
+        try:
+            executor = NativeExecutor(
+                self.checkpoint,
+                self.layout,
+                num_blocks,
+                arithmetic=self.arithmetic,
+                threads=self.config.threads or available_cores(),
+            )
+        except MemoryError:
+            raise ConfigError(
+                f"{num_blocks * self.layout.block_bytes} bytes of KV memory cannot be allocated "
+                "beside the weights: lower kv_cache_memory_bytes"
+            ) from None
+        # Loaded while the weights are packed.
+        from octavo.runner.native_sampler import NativeSampler
         from octavo.runner.step_runner import StepRunner
 
-        executor = NativeExecutor(
-            self.checkpoint,
-            self.layout,
-            num_blocks,
-            arithmetic=self.arithmetic,
-            threads=self.config.threads or len(os.sched_getaffinity(0)),
-        )
         # A row's bits never depend on its company: strict mode changes nothing.
-        return StepRunner(executor, on_logits=on_logits), ()
+        return StepRunner(executor, sampler=NativeSampler(executor), on_logits=on_logits), ()
 
 
 def choose_native(config: EngineConfig, checkpoint: Checkpoint) -> NativeChoice:
-    """Choose the native executor. Raises ConfigError for what it cannot do."""
-    from octavo.runner.native_model import check_native
+    """Choose the native executor. Raises NativeUnfit for what it cannot do."""
+    from octavo.runner.native_model import check_stored
+    from octavo.runner.native_padding import native_layout
 
-    try:
-        require_native().isa()
-    except ValueError as error:
-        raise ConfigError(f"environment variable {ISA_VARIABLE}: {error}") from None
+    native_isa()
     if config.device not in ("auto", "cpu"):
-        raise ConfigError(
-            f"device is {config.device!r}, but the backend cpu runs on the CPU: leave device out, "
-            "or choose another backend"
+        raise NativeUnfit(
+            f"device is {config.device!r}, but the backend cpu runs on the CPU",
+            "leave device out",
         )
     arithmetic = _arithmetic(config)
     kv_dtype = _KV_DTYPES[arithmetic]
     if config.kv_cache_dtype not in ("auto", kv_dtype):
-        raise ConfigError(
+        raise NativeUnfit(
             f"kv_cache_dtype is {config.kv_cache_dtype!r}, but with {arithmetic} arithmetic the "
-            f"backend cpu stores KV as {kv_dtype}: leave it out, or choose the reference backend"
+            f"backend cpu stores KV as {kv_dtype}",
+            "leave it out",
         )
-    layout = kv_layout(checkpoint.spec, block_size=config.block_size, dtype=kv_dtype)
-    check_native(checkpoint.spec, layout)
+    check_stored(checkpoint)
+    layout = native_layout(checkpoint.spec, block_size=config.block_size, dtype=kv_dtype)
     return NativeChoice(config, checkpoint, arithmetic, layout)
+
+
+def native_isa() -> str:
+    """Name the instruction set in use. Raises NativeUnfit if there is no native executor."""
+    native = require_native()
+    try:
+        return native.isa()
+    except ValueError as error:
+        raise ConfigError(f"environment variable {ISA_VARIABLE}: {error}") from None
 
 
 def _arithmetic(config: EngineConfig) -> str:
     """Work out the arithmetic; a dtype implies one."""
     if config.dtype not in _OF_DTYPE:
-        raise ConfigError(
+        raise NativeUnfit(
             f"dtype is {config.dtype!r}, but the backend cpu computes in float32, bfloat16 or, "
-            "with dtype auto, in 8 bits: choose one of these, or the reference backend"
+            "with dtype auto, in 8 bits",
+            "choose one of these",
         )
     implied, asked = _OF_DTYPE[config.dtype], config.cpu_arithmetic
     if implied is not None and asked not in (None, implied):

@@ -12,12 +12,10 @@ from octavo.config import EngineConfig
 from octavo.contract.formats import ITEM_BYTES, format_names
 from octavo.contract.layout import KVLayout, kv_layout
 from octavo.contract.model import ModelSpec
-from octavo.engine.engine import ModelRunner
 from octavo.errors import ConfigError
 from octavo.executors.choice import named
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.weights import weight_shapes
-from octavo.plugins import extended
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from octavo.attention.backend import AttentionBackend
+    from octavo.engine.engine import ModelRunner
     from octavo.executors.choice import Observer
     from octavo.pages.arena import Arena
     from octavo.pages.codec import KVCodec, KVCodecs
@@ -32,9 +31,14 @@ if TYPE_CHECKING:
     MakeAttention: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
 
 
+OTHERS = ("auto", "cpu")
+"""Backends that are no torch executors."""
+
+
 def attention_backends() -> dict[str, MakeAttention]:
     """Return the attention backends by name, those of plug-ins included; loads torch."""
     from octavo.attention.reference import ReferenceAttention
+    from octavo.plugins import extended
 
     def reference(arena: Arena, spec: ModelSpec) -> AttentionBackend:
         return ReferenceAttention(arena, num_heads=spec.num_heads)
@@ -46,6 +50,7 @@ def attention_backends() -> dict[str, MakeAttention]:
 def kv_codecs() -> dict[str, Callable[[], KVCodec]]:
     """Return the makers of KV codecs by name, those of plug-ins included; loads torch."""
     from octavo.pages.codecs import CODECS
+    from octavo.plugins import extended
 
     return extended("octavo.codecs", CODECS)
 
@@ -63,6 +68,11 @@ class TorchChoice:
     layout: KVLayout
 
     @property
+    def backend(self) -> str:
+        """Name the backend."""
+        return self.config.backend
+
+    @property
     def device(self) -> str:
         """Name the device: cpu, cuda:0, …."""
         return str(self.place)
@@ -75,6 +85,12 @@ class TorchChoice:
         return f"kv_cache_dtype={self.layout.dtype}"
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in their dtype."""
+        shapes = weight_shapes(self.checkpoint.spec).values()
+        return ITEM_BYTES[self.dtype] * sum(math.prod(shape) for shape in shapes)
+
+    @property
     def gpu_bytes(self) -> int | None:
         """Bytes that the weights will leave of a GPU; None: there is none. Raises ConfigError."""
         from octavo.runner.device import free_device_bytes
@@ -82,8 +98,7 @@ class TorchChoice:
         free = free_device_bytes(self.place)
         if free is None:
             return None
-        shapes = weight_shapes(self.checkpoint.spec).values()
-        weights = ITEM_BYTES[self.dtype] * sum(math.prod(shape) for shape in shapes)
+        weights = self.weight_bytes
         if weights >= free:
             raise ConfigError(
                 f"the weights take {weights} bytes, but {self.place} has {free} free: choose a "
@@ -108,7 +123,7 @@ class TorchChoice:
                 f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated on "
                 f"{self.place}: lower kv_cache_memory_bytes"
             ) from error
-        backend = named("backend", config.backend, attention_backends(), "cpu")
+        backend = named("backend", config.backend, attention_backends(), *OTHERS)
         runner = TorchRunner(
             decoder,
             arena,

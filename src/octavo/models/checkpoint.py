@@ -75,7 +75,13 @@ class _NamedWeights:
         rows = self.raw(name).reshape(shape[-2] if len(shape) > 1 else 1, -1)
         if name.rpartition(".")[2] in self.paired_rows:
             rows = _halves_from_pairs(rows, self.head_dim)
-        return self.stored.kind(place.name), rows
+        return self.kind(name), rows
+
+    def kind(self, name: str) -> str:
+        return self.stored.kind(self.places[name].name)
+
+    def release(self, name: str) -> None:
+        self.stored.release(self.places[name].name)
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         place = self.places[name]
@@ -114,6 +120,14 @@ class Checkpoint:
         embeddings are tied.
         """
         return self._weights.tensor(name)
+
+    def release(self, name: str) -> None:
+        """Give back the memory that reading a weight took; it is read from the file again."""
+        self._weights.release(name)
+
+    def stored_kind(self, name: str) -> str:
+        """Return how a weight is stored, as a word: see `stored_rows`."""
+        return self._weights.kind(name)
 
     def stored_rows(self, name: str) -> tuple[str, NDArray[np.uint8]]:
         """Return how a matrix is stored, as a word, and its bytes: [out, bytes of a row].
@@ -320,6 +334,7 @@ def _identity(spec: ModelSpec, weights: _NamedWeights) -> str:
         last = max(len(raw) - _SAMPLE_BYTES, 0)
         for start in sorted({last * index // (samples - 1) for index in range(samples)}):
             digest.update(raw[start : start + _SAMPLE_BYTES].tobytes())
+        stored.release(name)  # each sample has brought many pages with it
     return f"{spec.family}-{digest.hexdigest()}"
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from octavo import cpu
 from octavo.errors import ModelError
+from octavo.models.mapping import drop_pages, map_file
 
 VERSIONS = (2, 3)
 """Versions of the container that are read; they differ in nothing that we use."""
@@ -80,6 +81,31 @@ _TYPES = {
         GGMLType(30, "BF16", 1, 2),
     )
 }
+
+_UNREAD_TYPES = {
+    9: "Q8_1",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+    40: "NVFP4",
+    41: "Q1_0",
+}
+"""For errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +181,11 @@ class GGUFFile:
         entry = self.tensors[name]
         return np.frombuffer(self._data, np.uint8, entry.num_bytes, entry.offset)
 
+    def release(self, name: str) -> None:
+        """Give back the memory that a tensor's part of the map takes; `raw` stays of use."""
+        entry = self.tensors[name]
+        drop_pages(self._data, entry.offset, entry.num_bytes)
+
     def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
         """Return a tensor as float32 in an array of its own; part: one entry of its first axis."""
         entry = self.tensors[name]
@@ -168,19 +199,17 @@ class GGUFFile:
 def _dequantized(rows: NDArray[np.uint8], kind: GGMLType) -> NDArray[Any]:  # floats of any width
     if kind.name in _FLOATS:
         return rows.view(_FLOATS[kind.name])
-    # Costs a tenth of a second to import; norms and biases, which are floats, do not need it.
-    from gguf import GGMLQuantizationType
-    from gguf.quants import dequantize
+    # Norms and biases, which are floats, do not need it.
+    from octavo.models.dequantize import dequantize
 
-    return dequantize(rows, GGMLQuantizationType(kind.number))
+    return dequantize(rows, kind.name)
 
 
 def _map(path: Path) -> mmap.mmap:
     try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise ModelError(f"{path} is empty. {_AGAIN}")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if path.is_file() and path.stat().st_size == 0:
+            raise ModelError(f"{path} is empty. {_AGAIN}")
+        return map_file(path)
     except IsADirectoryError:
         raise ModelError(f"{path} is a folder; a GGUF model is one file. Name the file.") from None
     except OSError as error:
@@ -379,9 +408,4 @@ class _Header:
 
 
 def _type_name(number: int) -> str:
-    from gguf import GGMLQuantizationType
-
-    try:
-        return GGMLQuantizationType(number).name
-    except ValueError:
-        return f"number {number}"
+    return _UNREAD_TYPES.get(number, f"number {number}")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import ModelError
+from octavo.models.mapping import drop_pages, map_file
 
 _AGAIN = "The file is damaged or not complete: download it again."
 
@@ -44,11 +45,10 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                size = path.stat().st_size
-                if size < 8:
-                    raise ModelError(f"{path} has only {size} bytes. {_AGAIN}")
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            size = path.stat().st_size
+            if size < 8:
+                raise ModelError(f"{path} has only {size} bytes. {_AGAIN}")
+            self._data = map_file(path)
         except OSError as error:
             raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from None
         self.tensors: dict[str, StoredTensor] = _read_table(path, self._data)
@@ -57,6 +57,11 @@ class SafetensorsFile:
         """Return a tensor's bytes as they lie in the file: a read-only view, nothing is copied."""
         entry = self.tensors[name]
         return np.frombuffer(self._data, np.uint8, entry.num_bytes, entry.offset)
+
+    def release(self, name: str) -> None:
+        """Give back the memory that a tensor's part of the map takes; `raw` stays of use."""
+        entry = self.tensors[name]
+        drop_pages(self._data, entry.offset, entry.num_bytes)
 
     def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
         """Return a tensor as float32 in an array of its own; part: one entry of its first axis."""

@@ -36,6 +36,10 @@ class StoredWeights(Protocol):
         """Return a tensor's bytes as they lie in the file."""
         ...
 
+    def release(self, name: str) -> None:
+        """Give back the memory that a tensor's bytes take; they are read again when needed."""
+        ...
+
     def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
         """Read a tensor, or one entry of its first axis."""
         ...
@@ -47,6 +51,7 @@ class GGUFWeights:
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
         self.raw = file.raw
+        self.release = file.release
         self.tensor = file.tensor
 
     def names(self) -> list[str]:
@@ -91,6 +96,10 @@ class FolderWeights:
     def raw(self, name: str) -> NDArray[np.uint8]:
         """Return a tensor's bytes as they lie in the file."""
         return self._file_of[name].raw(self._prefix + name)
+
+    def release(self, name: str) -> None:
+        """Give back the memory that a tensor's bytes take; they are read again when needed."""
+        self._file_of[name].release(self._prefix + name)
 
     def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
         """Read a tensor, or one entry of its first axis."""

@@ -98,16 +98,21 @@ def shape_subject(shape: Shape) -> Subject:
     return Subject(name, shape, "bfloat16", None, None)
 
 
+def is_config_alone(path: Path) -> bool:
+    """Tell whether a path is a config.json, or its folder, without weights beside it."""
+    config = path / "config.json" if path.is_dir() else path
+    bare = config.is_file() and not any(config.parent.glob("*.safetensors*"))
+    return config.name == "config.json" and bare
+
+
 def model_subject(path: Path) -> Subject:
     """Plan for a model file or folder, or for a folder that holds nothing but config.json.
 
-    Weights are counted as the engine holds them: in the dtype of the folder, and a GGUF file
-    expanded to float32. Raises ModelError.
+    Weights are counted as the reference backend holds them: in the dtype of the folder, and a
+    GGUF file expanded to float32. Raises ModelError.
     """
-    config = path / "config.json" if path.is_dir() else path
-    bare = config.is_file() and not any(config.parent.glob("*.safetensors*"))
-    if config.name == "config.json" and bare:
-        return _config_subject(config)
+    if is_config_alone(path):
+        return _config_subject(path / "config.json" if path.is_dir() else path)
     checkpoint = open_checkpoint(path)
     return _subject(path.name, checkpoint.spec, checkpoint.dtype)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.contract.batch import Slice
 from octavo.contract.ids import SeqId
+from octavo.runner.column import Column
 
 Ids = NDArray[np.intp]
 
@@ -16,16 +17,17 @@ Ids = NDArray[np.intp]
 class History:
     """One text, with a count of each token of its output. A new token costs O(1)."""
 
-    __slots__ = ("_counts", "_fresh", "_prompt", "_prompt_ids", "_prompt_length", "tokens")
+    __slots__ = ("_ids", "_places", "_prompt", "_prompt_length", "_seen", "_times", "tokens")
 
     def __init__(self, tokens: Iterable[int], prompt_length: int) -> None:
         self.tokens = list(tokens)
         """Prompt and output, in order."""
         self._prompt_length = prompt_length
-        self._prompt_ids = np.unique(np.array(self.tokens[:prompt_length], dtype=np.intp))
         self._prompt = frozenset(self.tokens[:prompt_length])
-        self._counts: dict[int, int] = {}
-        self._fresh: list[int] = []
+        self._seen = Column(sorted(self._prompt), dtype=np.intp)
+        self._places: dict[int, int] = {}
+        self._ids = Column(dtype=np.intp)
+        self._times = Column(dtype=np.float64)
         self._count(self.tokens[prompt_length:])
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -35,10 +37,11 @@ class History:
         self._count(tokens)
 
     def counts(self) -> tuple[Ids, NDArray[np.float64]]:
-        """Return the output's tokens, each once, and how often each stands there."""
-        ids = np.fromiter(self._counts, dtype=np.intp, count=len(self._counts))
-        times = np.fromiter(self._counts.values(), dtype=np.float64, count=len(self._counts))
-        return ids, times
+        """Return the output's tokens, each once, and how often each stands there.
+
+        Valid until the text grows.
+        """
+        return self._ids.values(), self._times.values()
 
     def output_end(self, count: int) -> list[int] | None:
         """Return the last `count` tokens of the output; None: it has fewer."""
@@ -47,15 +50,19 @@ class History:
         return self.tokens[-count:]
 
     def seen(self) -> Ids:
-        """Return the tokens of prompt and output, each once."""
-        return np.concatenate((self._prompt_ids, np.array(self._fresh, dtype=np.intp)))
+        """Return the tokens of prompt and output, each once. Valid until the text grows."""
+        return self._seen.values()
 
     def _count(self, tokens: list[int]) -> None:
         for token in tokens:
-            count = self._counts.get(token, 0)
-            self._counts[token] = count + 1
-            if not count and token not in self._prompt:
-                self._fresh.append(token)
+            place = self._places.setdefault(token, len(self._ids))
+            if place < len(self._ids):
+                self._times.increment(place)
+                continue
+            self._ids.append(token)
+            self._times.append(1)
+            if token not in self._prompt:
+                self._seen.append(token)
 
 
 class Histories:

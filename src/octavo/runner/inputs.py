@@ -6,13 +6,16 @@ Needs numpy only, so that every executor shares it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.contract.batch import Batch, Sample, Score, Slice, StepResult
+from octavo.contract.batch import Batch, Sample, Slice, StepResult
 from octavo.contract.ids import NO_BLOCK, PENDING, BlockId, SeqId
 from octavo.contract.layout import KVLayout
+from octavo.runner.column import Column
 from octavo.runner.history import Histories, History
 
 Ints = NDArray[np.int64]
@@ -49,6 +52,15 @@ class StepArrays:
     """The rows whose logits are wanted."""
 
 
+class Target(NamedTuple):
+    """A token of a prompt that is to be scored."""
+
+    seq: SeqId
+    token: int
+    top: int
+    """How many of the most likely tokens to name beside it; -1: all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one step computes and whom it is for."""
@@ -64,8 +76,8 @@ class Work:
     """For each sample, where its token will stand in the text."""
     histories: list[History | None] = field(default_factory=list["History | None"])
     """For each sample, the text before its token if it looks back."""
-    scores: list[tuple[SeqId, Score]] = field(default_factory=list[tuple[SeqId, Score]])
-    """One row for each target."""
+    targets: list[Target] = field(default_factory=list[Target])
+    """For each scored row, the token after it."""
 
 
 class InputBuilder:
@@ -79,7 +91,7 @@ class InputBuilder:
         self._sizes = layout.block_sizes
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
-        self._tables: dict[SeqId, tuple[list[BlockId], ...]] = {}
+        self._tables: dict[SeqId, tuple[Column, ...]] = {}
         self._last: dict[SeqId, int] = {}
         # Sequences whose token was to come from a step that failed, or was refused.
         self._lost: set[SeqId] = set()
@@ -110,10 +122,12 @@ class InputBuilder:
             self._lost.discard(seq)
             self._histories.forget(seq)
         for part in batch.slices:
-            tables = self._tables.setdefault(part.seq, tuple([] for _ in self._sizes))
+            tables = self._tables.get(part.seq)
+            if tables is None:
+                tables = self._tables[part.seq] = tuple(Column() for _ in self._sizes)
             for table, kept, blocks in zip(tables, part.kept, part.blocks, strict=True):
-                del table[kept:]
-                table.extend(blocks)
+                if blocks or kept < len(table):
+                    table.replace_end(kept, blocks)
 
     def build(self, batch: Batch) -> Work | None:
         """Make the arrays of a batch that has been checked and advanced; None: nothing to do.
@@ -125,33 +139,36 @@ class InputBuilder:
         ]
         if not slices:
             return None
+        starts = [part.start for part in slices]
         lengths = [len(part.tokens) for part in slices]
-        tokens = np.concatenate([np.array(self._known(part), dtype=np.int64) for part in slices])
-        positions = np.concatenate(
-            [np.arange(part.start, part.start + len(part.tokens)) for part in slices]
-        )
+        ends = list(accumulate(lengths))
+        tokens = np.array([token for part in slices for token in self._known(part)])
         owner = np.repeat(np.arange(len(slices)), lengths)
+        ahead = np.array(starts) - np.array(ends) + np.array(lengths)
+        positions = np.arange(len(tokens)) + ahead[owner]
         groups = tuple(
             self._group([self._tables[part.seq][number] for part in slices], owner, positions, size)
             for number, size in enumerate(self._sizes)
         )
-        ends = np.cumsum(lengths)
-        sampling = np.array([bool(part.samples) for part in slices])
-        wanted = [ends[sampling] - 1]
+        wanted = [end - 1 for part, end in zip(slices, ends, strict=True) if part.samples]
+        sampled = len(wanted)
         for part, end in zip(slices, ends, strict=True):
             if part.score is not None:
                 first = end - len(part.tokens) + part.score.first
-                wanted.append(np.arange(first, first + len(part.score.targets)))
+                wanted += range(first, first + len(part.score.targets))
         inputs = StepArrays(
-            starts=tuple(part.start for part in slices),
+            starts=tuple(starts),
             lengths=tuple(lengths),
             tokens=tokens,
             positions=positions,
             groups=groups,
-            sample_rows=np.concatenate(wanted),
+            sample_rows=np.array(wanted, dtype=np.int64),
         )
-        work = Work(inputs, int(sampling.sum()))
-        work.scores.extend((part.seq, part.score) for part in slices if part.score is not None)
+        work = Work(inputs, sampled)
+        for part in slices:
+            if part.score is not None:
+                targets = part.score.targets
+                work.targets.extend(Target(part.seq, token, part.score.top) for token in targets)
         for row, part in enumerate(part for part in slices if part.samples):
             history = self._histories.follow(part, self._known(part))
             for one in part.samples:
@@ -184,13 +201,13 @@ class InputBuilder:
 
     def _group(
         self,
-        tables: list[list[BlockId]],
+        tables: list[Column],
         owner: np.ndarray,
         positions: np.ndarray,
         size: int,
     ) -> GroupArrays:
-        flat = np.concatenate([np.array(table, dtype=np.int64) for table in tables])
-        counts = np.array([len(table) for table in tables], dtype=np.int64)
+        flat = np.concatenate([table.values() for table in tables])
+        counts = np.array([len(table) for table in tables])
         starts = np.cumsum(counts) - counts
         return GroupArrays(
             tables=flat,
@@ -207,13 +224,12 @@ class InputBuilder:
     def _check_tokens(self, part: Slice, where: str) -> None:
         assert part.tokens, f"{where}: a slice without tokens"
         assert part.start >= 0, f"{where}: a slice that starts at position {part.start}"
-        *before, last = part.tokens
-        if last == PENDING:
+        before = part.tokens
+        if before[-1] == PENDING:
             assert part.seq in self._last or part.seq in self._lost, (
                 f"{where}: its token is pending, but no step has sampled one"
             )
-        else:
-            before.append(last)
+            before = before[:-1]
         if before:
             low, high = min(before), max(before)
             assert 0 <= low <= high < self._vocab_size, (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.background import InBackground
 from octavo.contract.batch import Copy
 from octavo.contract.layout import KVLayout
 from octavo.cpu import require_native
@@ -33,13 +36,16 @@ class NativeExecutor:
         threads: int,
         isa: str | None = None,
     ) -> None:
-        """Pack the weights and reserve the memory.
+        """Reserve the memory and begin to pack the weights; the first step waits for that.
 
         arithmetic: int8, bf16 or float32. isa: an instruction set instead of the fastest.
         """
         native = require_native()
         pool = native.ThreadPool(threads)
-        model = NativeWeights(checkpoint, arithmetic=arithmetic, pool=pool).model(layout)
+        weights = NativeWeights(checkpoint, arithmetic=arithmetic, pool=pool)
+        model = weights.model(layout)
+        # Takes no GIL: what else a process does before its first token gets on meanwhile.
+        self._packing: InBackground[None] | None = InBackground(weights.pack)
         groups = [(g.block_size, g.window or 0, g.pages_per_block) for g in layout.groups]
         self._engine = native.Engine(
             model,
@@ -52,6 +58,7 @@ class NativeExecutor:
         assert self._engine.block_bytes == layout.block_bytes, (
             f"blocks of {self._engine.block_bytes} bytes, the layout says {layout.block_bytes}"
         )
+        self._sampler = native.Sampler(checkpoint.spec.vocab_size, pool=pool, isa=isa)
         self._layout = layout
         self._num_blocks = num_blocks
         self._vocab_size = checkpoint.spec.vocab_size
@@ -81,6 +88,9 @@ class NativeExecutor:
 
     def compute(self, step: StepArrays) -> None:
         """Write the KV of all rows, and keep the last states of the sampled ones."""
+        if self._packing is not None:
+            self._packing.result()
+            self._packing = None
         self._engine.run(
             _narrow(step.tokens),
             _narrow(step.positions),
@@ -96,9 +106,26 @@ class NativeExecutor:
     def logits(self, first: int, count: int) -> Logits:
         """Score the vocabulary after some of the sampled rows of the last step."""
         scores = np.empty((count, self._vocab_size), dtype=np.float32)
-        if count:
-            self._engine.score(first, scores)
+        self.write_logits(first, scores)
         return scores
+
+    def write_logits(self, first: int, rows: Logits) -> None:
+        """Score the vocabulary after sampled rows from `first` on, into rows [count, vocab]."""
+        if len(rows):
+            self._engine.score(first, rows)
+
+    def find_likeliest(
+        self, count: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int32]]:
+        """Find the likeliest token after each of the first sampled rows of the last step.
+
+        Returns the tokens, their log-probabilities, and how many logits of each row are not finite.
+        """
+        return self._engine.find_likeliest(0, count)
+
+    def choose(self, logits: Logits, *options: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Choose tokens by logits, as `Sampler.sample` of the extension says."""
+        return self._sampler.sample(logits, *options)
 
 
 def _narrow(values: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -54,16 +54,22 @@ def process(row: Row, one: Sample, history: History | None, position: int) -> El
 def _not_banned(size: int, one: Sample, history: History | None, position: int) -> Ids | None:
     """Return the tokens that may be chosen, in ascending order; None: all."""
     allowed = one.params.allowed_token_ids
-    banned = [] if not one.bad_words else _bad_ends(one.bad_words, history)
-    if one.ends and position - one.prompt_length < one.params.min_tokens:
-        banned += one.ends
+    banned = banned_tokens(size, one, history, position)
     if allowed is None and not banned:
         return None
     kept = np.full(size, allowed is None)
     if allowed is not None:
         kept[list(allowed)] = True
-    kept[[token for token in banned if 0 <= token < size]] = False
+    kept[banned] = False
     return np.flatnonzero(kept)
+
+
+def banned_tokens(size: int, one: Sample, history: History | None, position: int) -> list[int]:
+    """Return the tokens of a vocabulary that bad words and the ban of end tokens forbid now."""
+    banned = [] if not one.bad_words else _bad_ends(one.bad_words, history)
+    if one.ends and position - one.prompt_length < one.params.min_tokens:
+        banned += one.ends
+    return [token for token in banned if 0 <= token < size]
 
 
 def _bad_ends(words: Iterable[tuple[int, ...]], history: History | None) -> list[int]:

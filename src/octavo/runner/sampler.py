@@ -38,12 +38,16 @@ class Refused:
     reason: str
 
 
+Answer = Sampled | Candidates | Refused
+"""What becomes of one sample."""
+
+
 def sample(
     logits: NDArray[np.float32],
     samples: list[Sample],
     positions: list[int],
     histories: list[History | None] | None = None,
-) -> list[Sampled | Candidates | Refused]:
+) -> list[Answer]:
     """Choose one token for each row, or find its likeliest ones if the sample asks for candidates.
 
     logits: [rows, vocab]; positions: where each new token will stand in its text; histories:
@@ -56,7 +60,7 @@ def sample(
         f"{len(logits)} rows of logits for {len(samples)} samples at {len(positions)} positions"
     )
     draws = uniforms([one.seed for one in samples], positions)
-    chosen: list[Sampled | Candidates | Refused] = []
+    chosen: list[Answer] = []
     for row, one, position, history, draw in zip(
         logits, samples, positions, texts, draws, strict=True
     ):
@@ -66,7 +70,7 @@ def sample(
             continue
         eligible = process(row, one, history, position)
         if len(eligible.row) == 0:
-            chosen.append(Refused(_nothing_left(one, position)))
+            chosen.append(nothing_left(one, position))
             continue
         token = choose(eligible, one.params, float(draw))
         top = one.params.logprobs
@@ -92,21 +96,26 @@ def find_candidates(row: Row, one: Sample, history: History | None, position: in
 def check_finite(row: Row, where: str) -> None:
     """Raise ModelError if a logit is not finite."""
     if not np.isfinite(row).all():
-        broken = int(np.count_nonzero(~np.isfinite(row)))
-        raise ModelError(
-            f"{broken} of {len(row)} logits are not finite for {where}: "
-            "the weights or the KV memory are damaged"
-        )
+        raise broken_row(int(np.count_nonzero(~np.isfinite(row))), len(row), where)
 
 
-def _nothing_left(one: Sample, position: int) -> str:
+def broken_row(broken: int, size: int, where: str) -> ModelError:
+    """Say that some logits of a row are not finite."""
+    return ModelError(
+        f"{broken} of {size} logits are not finite for {where}: "
+        "the weights or the KV memory are damaged"
+    )
+
+
+def nothing_left(one: Sample, position: int) -> Refused:
+    """Say which options have banned every token."""
     options = {
         "allowed_token_ids": one.params.allowed_token_ids is not None,
         "bad_words": bool(one.bad_words),
         "min_tokens": bool(one.ends),
     }
     used = " and ".join(name for name, given in options.items() if given)
-    return (
+    return Refused(
         f"every token is banned for output token {position - one.prompt_length + 1} by {used}: "
         "allow more tokens or ban fewer"
     )

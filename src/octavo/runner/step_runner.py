@@ -13,11 +13,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.contract.batch import Batch, Candidates, Copy, Logprobs, StepResult
+from octavo.contract.batch import Batch, Candidates, Copy, Logprobs, Sampled, StepResult
 from octavo.contract.layout import KVLayout
-from octavo.runner.inputs import InputBuilder, StepArrays, Work
-from octavo.runner.logprobs import name_likely
-from octavo.runner.sampler import Refused, check_finite, sample
+from octavo.runner.inputs import InputBuilder, StepArrays, Target, Work
+from octavo.runner.numpy_sampler import NumpySampler
+from octavo.runner.sampler import Answer
 
 MAX_IN_FLIGHT = 2
 SCORED_ROWS = 64
@@ -60,14 +60,37 @@ class Executor(Protocol):
         ...
 
 
+class Sampler(Protocol):
+    """Answers what a step asks about its sampled rows; `NumpySampler` says how."""
+
+    def sample(self, work: Work, logits: Logits | None) -> list[Answer]:
+        """Answer each sample of the last step. Raises ModelError.
+
+        logits: of the rows that belong to samples, if somebody has looked at them.
+        """
+        ...
+
+    def name(self, first: int, targets: list[Target]) -> list[Logprobs]:
+        """Say how likely tokens were after the sampled rows from `first` on. Raises ModelError."""
+        ...
+
+
 class StepRunner:
     """Runs batches on one executor, in the order in which they are submitted.
 
     Moves are reported as failed: there is no tier but the device.
     """
 
-    def __init__(self, executor: Executor, *, on_logits: LogitsObserver | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        sampler: Sampler | None = None,
+        on_logits: LogitsObserver | None = None,
+    ) -> None:
+        """sampler: None chooses with numpy."""
         self._executor = executor
+        self._sampler: Sampler = NumpySampler(executor) if sampler is None else sampler
         self._on_logits = on_logits
         self._inputs = InputBuilder(
             executor.layout, num_blocks=executor.num_blocks, vocab_size=executor.vocab_size
@@ -113,39 +136,37 @@ class StepRunner:
         if work is None:
             return result
         self._executor.compute(work.inputs)
-        if work.scores:
+        if work.targets:
             self._score(work, result)
-        logits = self._executor.logits(0, work.sampled)
+        logits: Logits | None = None
         if self._on_logits is not None:
+            logits = self._executor.logits(0, work.sampled)
             self._on_logits(batch, logits)
         if work.samples:
             self._sample(work, logits, result)
             self._inputs.remember(result)
         return result
 
-    def _sample(self, work: Work, rows: Logits, result: StepResult) -> None:
+    def _sample(self, work: Work, logits: Logits | None, result: StepResult) -> None:
         """Choose a token, or find the likeliest ones, for each sample."""
-        if len(rows) != len(work.samples):
-            rows = rows[work.sample_rows]
-        chosen = sample(rows, work.samples, work.positions, work.histories)
+        chosen = self._sampler.sample(work, logits)
         for one, answer in zip(work.samples, chosen, strict=True):
-            if isinstance(answer, Refused):
-                result.refused[one.seq] = answer.reason
+            if isinstance(answer, Sampled):
+                result.sampled[one.seq] = answer
             elif isinstance(answer, Candidates):
                 result.candidates[one.seq] = answer
             else:
-                result.sampled[one.seq] = answer
+                result.refused[one.seq] = answer.reason
 
     def _score(self, work: Work, result: StepResult) -> None:
         """Work out log-probabilities of prompts, a few rows at a time."""
-        wanted = [(seq, score.top, t) for seq, score in work.scores for t in score.targets]
-        named: dict[int, list[Logprobs]] = {seq: [] for seq, _ in work.scores}
-        for first in range(0, len(wanted), SCORED_ROWS):
-            tile = wanted[first : first + SCORED_ROWS]
-            rows = self._executor.logits(work.sampled + first, len(tile))
-            for (seq, top, target), row in zip(tile, rows, strict=True):
-                check_finite(row, f"the prompt of sequence {seq}")
-                named[seq].append(name_likely(row, target, top))
+        named: dict[int, list[Logprobs]] = {target.seq: [] for target in work.targets}
+        for first in range(0, len(work.targets), SCORED_ROWS):
+            tile = work.targets[first : first + SCORED_ROWS]
+            for target, row in zip(
+                tile, self._sampler.name(work.sampled + first, tile), strict=True
+            ):
+                named[target.seq].append(row)
         result.scored.update({seq: tuple(rows) for seq, rows in named.items()})
 
 

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from octavo.errors import ModelError
 
+_NORMAL = 1
 _UNKNOWN = 2
 _CONTROL = 3
 _USER_DEFINED = 4
@@ -102,18 +103,22 @@ class _Vocabulary:
 
     def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
         self._metadata = metadata
+        self._checked: dict[str, list[str]] = {}
         self.where = where
 
     def get(self, name: str) -> Any:  # whatever the file says
         return self._metadata.get(f"tokenizer.ggml.{name}")
 
     def texts(self, name: str) -> list[str]:
+        if name in self._checked:
+            return self._checked[name]
         value = self.get(name)
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        if not isinstance(value, list) or not set(map(type, value)) <= {str}:
             raise ModelError(
                 f"{self.where} has no list of texts in tokenizer.ggml.{name}, so it cannot encode "
                 "text. Convert the model again, with its tokenizer."
             )
+        self._checked[name] = value
         return value
 
     def scores(self) -> list[float]:
@@ -130,7 +135,8 @@ class _Vocabulary:
         return [tuple(merge.split(" ")) for merge in self.texts("merges")]
 
     def model(self, merges: list[tuple[str, ...]], **options: Any) -> models.BPE:  # its options
-        vocabulary = {token: index for index, token in enumerate(self.texts("tokens"))}
+        tokens = self.texts("tokens")
+        vocabulary = dict(zip(tokens, range(len(tokens)), strict=True))
         try:
             # The library wants pairs; it names a merge of any other length in its error.
             return models.BPE(vocab=vocabulary, merges=merges, **options)  # pyright: ignore[reportArgumentType]
@@ -234,7 +240,10 @@ def backend_from_gguf(metadata: Mapping[str, Any], where: str) -> tokenizers.Tok
     backend = build(vocabulary)
     types = vocabulary.get("token_type")
     if isinstance(types, list):
-        marked = list(zip(vocabulary.texts("tokens"), types, strict=False))
+        # Nearly all are normal; a vocabulary is long, and every start reads it.
+        tokens = vocabulary.texts("tokens")
+        some = [place for place, kind in enumerate(types[: len(tokens)]) if kind != _NORMAL]
+        marked = [(tokens[place], types[place]) for place in some]
         for special, kinds in ((True, (_UNKNOWN, _CONTROL)), (False, (_USER_DEFINED,))):
             added = [
                 AddedToken(token, normalized=False, special=special)

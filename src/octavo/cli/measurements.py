@@ -1,0 +1,13 @@
+"""The commands of `octavo bench`."""
+
+from __future__ import annotations
+
+from octavo.cli.curve import bench
+from octavo.cli.kernels import kernels
+from octavo.cli.latency import latency
+from octavo.cli.peers import peers
+from octavo.cli.sharing import sharing
+from octavo.cli.throughput import throughput
+
+for _measurement in (sharing, throughput, latency, peers, kernels):
+    bench.command()(_measurement)

@@ -1,0 +1,1 @@
+"""Quality: what an approximation costs. It gets what it compares from its caller."""
