@@ -128,15 +128,18 @@ class OpenVino:
         return config
 
 
+def first_cores(count):
+    return ",".join(str(core) for core in sorted(os.sched_getaffinity(0))[:count])
+
+
 class Vllm:
     """Reads no GGUF file: gets the same weights as a folder in bfloat16."""
 
     def __init__(self, settings):
         wanted = {
             "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
-            # vLLM's own choice: one core is left to its scheduler, which polls. The first cores,
-            # one for each thread, are "0,1".
-            "VLLM_CPU_OMP_THREADS_BIND": "auto",
+            # By itself ("auto") it leaves a core to its scheduler: one thread of two would compute.
+            "VLLM_CPU_OMP_THREADS_BIND": first_cores(settings["threads"]),
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
