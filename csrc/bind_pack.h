@@ -37,11 +37,17 @@ class Packer {
   void run() {
     {
       nb::gil_scoped_release release;
-      for (const Job& job : jobs_) pack(job);
+      for (const Job& job : jobs_) {
+        if (stopping_.load(std::memory_order_relaxed)) break;
+        pack(job);
+      }
     }
     jobs_.clear();
     arrays_.clear();
   }
+
+  // Any thread may call: run() leaves the rest out, and returns soon.
+  void stop() { stopping_.store(true, std::memory_order_relaxed); }
 
  private:
   struct Job {
@@ -58,7 +64,7 @@ class Packer {
     size_t bytes = 0;
     for (const SourceMatrix& part : job.source.parts) bytes += source_bytes(part);
     const int strips = job.matrix.strips(), pieces = static_cast<int>(bytes / kPieceBytes) + 1;
-    for (int piece = 0; piece < pieces; ++piece) {
+    for (int piece = 0; piece < pieces && !stopping_.load(std::memory_order_relaxed); ++piece) {
       const int begin = static_cast<int>(int64_t{strips} * piece / pieces);
       const int end = static_cast<int>(int64_t{strips} * (piece + 1) / pieces);
       pool_.for_chunks(end - begin, [&](int strip) {
@@ -79,6 +85,7 @@ class Packer {
   std::shared_ptr<WeightMemory> memory_;
   std::vector<ConstArray> arrays_;
   std::vector<Job> jobs_;
+  std::atomic<bool> stopping_{false};
 };
 
 // What a matrix of parts of these types takes.
@@ -98,7 +105,8 @@ void bind_packer(nb::module_& module) {
       .def(nb::init<nb::object>(), "pool"_a)
       .def("add", &Packer::add, "parts"_a.noconvert(), "in_features"_a, nb::kw_only(),
            "format"_a = nb::none(), "paired"_a = false)
-      .def("run", &Packer::run);
+      .def("run", &Packer::run)
+      .def("stop", &Packer::stop);
   module.def("packed_bytes", &count_packed_bytes, "types"_a, "out"_a, "in_features"_a, nb::kw_only(),
              "format"_a = nb::none());
 }

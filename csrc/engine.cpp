@@ -176,8 +176,9 @@ void Engine::reserve(int tokens, int samples, size_t partials) {
     cut(std::max(token_room_, roomy(tokens)), std::max(sample_room_, roomy(samples)));
   }
   if (partials > partial_room_) {
-    partial_room_ = std::bit_ceil(partials);
-    partials_ = MappedMemory(partial_room_ * sizeof(float));
+    const size_t room = std::bit_ceil(partials);
+    partials_ = MappedMemory(room * sizeof(float));
+    partial_room_ = room;
   }
   work_.partials = reinterpret_cast<float*>(partials_.data());
 }

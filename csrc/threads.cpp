@@ -88,9 +88,7 @@ ThreadPool::~ThreadPool() {
     abandon_threads();
     return;
   }
-  stopping_.store(true, std::memory_order_relaxed);
-  called_.raise();
-  for (std::thread& thread : threads_->list) thread.join();
+  stop();
 }
 
 void ThreadPool::wake() {
@@ -104,7 +102,12 @@ void ThreadPool::run_erased(Call call, void* context) {
   }
   if (forked()) {
     abandon_threads();
-    start();
+    try {
+      start();
+    } catch (...) {
+      busy_.store(false, std::memory_order_release);
+      throw;
+    }
   }
   call_ = call;
   context_ = context;
@@ -133,9 +136,20 @@ void ThreadPool::start() {
   done_ = 0;
   slots_ = std::make_unique<Slot[]>(size_);
   threads_ = std::make_unique<Threads>();
-  for (int index = 1; index < size_; ++index) {
-    threads_->list.emplace_back([this, index] { serve(index); });
+  try {
+    for (int index = 1; index < size_; ++index) {
+      threads_->list.emplace_back([this, index] { serve(index); });
+    }
+  } catch (...) {
+    stop();
+    throw;
   }
+}
+
+void ThreadPool::stop() {
+  stopping_.store(true, std::memory_order_relaxed);
+  called_.raise();
+  for (std::thread& thread : threads_->list) thread.join();
 }
 
 void ThreadPool::serve(int index) {

@@ -103,7 +103,7 @@ class ThreadPool {
     uint32_t phase_ = 0;  // of this run
   };
 
-  // Throws std::invalid_argument below 1.
+  // Throws std::invalid_argument below 1, std::system_error if the system gives no more threads.
   explicit ThreadPool(int threads, Patience patience = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -174,6 +174,7 @@ class ThreadPool {
 
   void run_erased(Call call, void* context);
   void start();
+  void stop();
   void serve(int index);
   void work_on(int index) noexcept;
   void abandon_threads();

@@ -79,6 +79,8 @@ class Packer:
         """
     def run(self) -> None:
         """Pack what was added; other Python threads go on meanwhile."""
+    def stop(self) -> None:
+        """Let `run`, in whichever thread, leave out the rest and return soon."""
 
 def packed_bytes(types: list[int], out: int, in_features: int, *, format: str | None = None) -> int:
     """Count the bytes of the matrix that `pack` makes of parts of these GGUF types."""

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 _Result = TypeVar("_Result")
+
+
+_running: weakref.WeakSet[InBackground[Any]] = weakref.WeakSet()
+
+
+def wait_for_background() -> None:
+    """Wait until nothing goes on in the background."""
+    for one in list(_running):
+        one.wait()
+
+
+if hasattr(os, "register_at_fork"):
+    # A child process has no such threads: what they do must be done.
+    os.register_at_fork(before=wait_for_background)
 
 
 class InBackground(Generic[_Result]):
@@ -19,11 +35,16 @@ class InBackground(Generic[_Result]):
         self._function = function
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
+        _running.add(self)
         self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the function to end."""
+        self._thread.join()
 
     def result(self) -> _Result:
         """Wait for the function; return what it returned, or raise what it raised."""
-        self._thread.join()
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._value
@@ -33,3 +54,5 @@ class InBackground(Generic[_Result]):
             self._value = self._function()
         except BaseException as error:  # whoever asks for the result gets it
             self._error = error
+        finally:
+            _running.discard(self)

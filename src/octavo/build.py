@@ -63,7 +63,7 @@ class Built:
     num_blocks: int
     max_model_len: int
     deterministic_tiles: tuple[int, ...]
-    """Row counts in which a deterministic executor computes; empty if it is not."""
+    """Row counts in which a deterministic torch executor computes; empty for all others."""
 
 
 def pull_model(name: str, report: Report) -> Path:
@@ -146,13 +146,23 @@ def build_engine(
     executor = select_executor(config, checkpoint, report=report)
     layout = executor.layout
     longest = _max_model_len(config, checkpoint.spec)
-    num_blocks = pool_blocks(config, layout, longest, gpu_bytes=executor.gpu_bytes)
-    runner, tiles = executor.make(num_blocks, on_logits)
-    tokenizer = open_tokenizer(checkpoint)
+    num_blocks = pool_blocks(
+        config,
+        layout,
+        longest,
+        gpu_bytes=executor.gpu_bytes,
+        weight_bytes=executor.weight_bytes,
+    )
     step_tokens = config.max_num_batched_tokens
     cache, pool_tokens = build_cache(
         rule, layout, num_blocks, longest=longest, step_tokens=step_tokens, policy=policy()
     )
+    runner, tiles = executor.make(num_blocks, on_logits)
+    try:
+        tokenizer = open_tokenizer(checkpoint)  # weights are packed meanwhile
+    except BaseException:
+        runner.close()
+        raise
     from octavo.contract.namespace import Namespace
     from octavo.engine.engine import Engine
     from octavo.sched.limits import Limits
@@ -177,14 +187,20 @@ def build_engine(
 
 
 def pool_blocks(
-    config: EngineConfig, layout: KVLayout, longest: int, *, gpu_bytes: int | None = None
+    config: EngineConfig,
+    layout: KVLayout,
+    longest: int,
+    *,
+    gpu_bytes: int | None = None,
+    weight_bytes: int = 0,
 ) -> int:
     """Blocks of the KV pool. Raises ConfigError if not even one token and its answer fit.
 
-    gpu_bytes: what the weights leave of a GPU; None: the pool lies in the machine's memory.
+    gpu_bytes: what the weights leave of a GPU; None: the pool lies in the machine's memory, and
+    weight_bytes of it are still to be taken.
     """
     wanted, step = config.kv_cache_memory_bytes, config.max_num_batched_tokens
-    free = free_memory_bytes() if gpu_bytes is None else gpu_bytes
+    free = max(0, free_memory_bytes() - weight_bytes) if gpu_bytes is None else gpu_bytes
     if wanted is None:
         ceiling = config.max_num_seqs * layout.peak_blocks(longest, step) * layout.block_bytes
         wanted = min(int(free * _SHARE["host" if gpu_bytes is None else "gpu"]), ceiling)

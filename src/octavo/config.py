@@ -24,9 +24,11 @@ class EngineConfig:
     model: str | None = None
     """A path or a known name; None: the embedded default."""
     dtype: str = "auto"
-    """Of the weights. auto: the checkpoint's own; float32 for GGUF."""
+    """What weights are multiplied in. auto: on the backend cpu its cpu_arithmetic; on others the
+    checkpoint's own, float32 for GGUF."""
     kv_cache_dtype: str = "auto"
-    """How KV is stored: a codec's name, or two as KEYS/VALUES. auto: as the weights' dtype."""
+    """How KV is stored: a codec's name, or two as KEYS/VALUES. auto: bfloat16 on the
+    backend cpu unless its arithmetic is float32; on others as the weights' dtype."""
     device: str = "auto"
     """cpu, cuda, cuda:1, …, or another device that torch knows. auto: a GPU if there is one."""
     seed: int = 0
@@ -58,7 +60,8 @@ class EngineConfig:
     """Of the backend cpu; None: one for each core that this process may use. More than that are
     allowed, with a note: they are slower."""
     deterministic: bool = False
-    """The same bits whatever else is in the batch, warm or cold; slower."""
+    """The same bits whatever else is in the batch, warm or cold: always so on the backend cpu,
+    slower on others."""
     offline: bool = False
     """Never fetch a model."""
 

@@ -29,13 +29,25 @@ def envelope(schema: str, config: EngineConfig | None, **settings: object) -> di
 
 
 def source_commit() -> str | None:
-    """Return the commit of the checkout that this code runs from, or None outside of one."""
+    """Return the commit of the checkout that this code runs from, or None outside of one.
+
+    It ends in -dirty where files have been changed since.
+    """
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            [
+                "git",
+                "-C",
+                str(folder),
+                "describe",
+                "--always",
+                "--abbrev=40",
+                "--dirty",
+                "--exclude=*",
+            ],
             capture_output=True,
             text=True,
             timeout=5,

@@ -44,8 +44,19 @@ def free_memory_bytes() -> int:
     for limit_path, usage_path in _CGROUP_LIMITS:
         limit, usage = _read_int(limit_path), _read_int(usage_path)
         if limit is not None and usage is not None:
+            # Files that were read count as used, though they go when memory is asked for.
+            usage -= _inactive_file_bytes(Path(usage_path).parent)
             free = min(free, max(0, limit - usage))
     return free
+
+
+def _inactive_file_bytes(group: Path) -> int:
+    try:
+        lines = (group / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    values = dict(line.split()[:2] for line in lines if len(line.split()) >= 2)
+    return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
 
 
 def available_cores() -> int:
@@ -70,13 +81,19 @@ def _cpu_quota() -> float | None:
 
 
 def _cpu_name() -> str:
+    """Name the processor; some clouds hide its model, so that family and number go with it."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        first = ""
+    pairs = [line.split(":", 1) for line in first.splitlines() if ":" in line]
+    facts = {key.strip(): value.strip() for key, value in pairs}
+    name = facts.get("model name")
+    if name is None:
+        return platform.processor() or platform.machine()
+    if "cpu family" not in facts or "model" not in facts:
+        return name
+    return f"{name} (family {facts['cpu family']}, model {facts['model']})"
 
 
 def _total_memory() -> int:

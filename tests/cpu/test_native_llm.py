@@ -159,3 +159,15 @@ def test_an_answer_needs_no_torch_and_touches_no_more_memory_than_it_uses(models
     # The pool has 1 GB; kilobytes. Memory comes in pages of 2 MB.
     assert int(building) < 150_000
     assert int(answering) < 32_000
+
+
+@pytest.mark.parametrize("top_k", [49_152, 2**63, 10**20])
+def test_any_number_of_likeliest_tokens_may_be_asked_for(tiny_gguf, top_k):
+    options = {"temperature": 0.8, "seed": 5, "max_tokens": 8, "ignore_eos": True}
+    with LLM(str(tiny_gguf), backend="cpu", kv_cache_memory_bytes=4 << 20) as llm:
+        wide, all_tokens = llm.generate(
+            ["The sea", "The sea"],
+            [SamplingParams(top_k=top_k, **options), SamplingParams(**options)],
+        )
+
+    assert wide.outputs[0].token_ids == all_tokens.outputs[0].token_ids

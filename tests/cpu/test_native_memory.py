@@ -86,6 +86,31 @@ print(mapped)
 """
 
 
+CLOSED = """
+import sys
+from pathlib import Path
+from octavo import LLM, SamplingParams
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+llm = LLM(sys.argv[1], backend="cpu", kv_cache_memory_bytes=32 << 20, report=print)
+llm.generate("The sea", SamplingParams(temperature=0, max_tokens=2))
+before = resident()
+llm.close()
+print(before - resident())
+"""
+
+
+@pytest.mark.weights
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="this system has no /proc")
+def test_an_engine_that_is_closed_gives_its_weights_back(smollm2_path):
+    command = [sys.executable, "-c", CLOSED, str(smollm2_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+
+    assert int(done.stdout.split()[-1]) > 80 << 20  # of 97 MB
+
+
 @pytest.mark.weights
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="this system has no /proc")
 def test_a_process_takes_its_weights_the_kv_that_it_touches_and_150_mb(smollm2_path):

@@ -114,3 +114,13 @@ def test_parts_that_do_not_fit_are_refused(parts, width, message):
 def test_a_matrix_without_rows_takes_no_counting():
     with pytest.raises(ValueError, match="a matrix has parts, outputs, and inputs"):
         native.packed_bytes([2], 0, 64)
+
+
+def test_a_packer_that_is_stopped_leaves_the_rest_out():
+    packer = native.Packer(native.ThreadPool(2))
+    matrix = packer.add([(number("Q8_0"), rows_of("Q8_0", 64, 96), False)], 96)
+
+    packer.stop()
+    packer.run()
+
+    assert not matrix.unpack().any()

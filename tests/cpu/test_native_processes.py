@@ -84,6 +84,19 @@ with LLM(sys.argv[1], backend="cpu", threads=3, kv_cache_memory_bytes=4 << 20) a
 assert before == beside == in_child, (before, beside, in_child)
 """
 
+FORKED_AT_ONCE = """
+import os, sys
+from octavo import LLM, SamplingParams
+greedy = SamplingParams(temperature=0, max_tokens=4)
+
+with LLM(sys.argv[1], backend="cpu", threads=2, kv_cache_memory_bytes=32 << 20) as llm:
+    child = os.fork()  # most of the weights are not packed yet
+    answer = llm.generate("The sea", greedy)[0].outputs[0].token_ids
+    if child == 0:
+        os._exit(len(answer))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(answer) == 4
+"""
+
 ASYNC_FORKED = """
 import asyncio, os, sys
 from octavo import LLM, AsyncLLM, ConfigError
@@ -113,8 +126,17 @@ asyncio.run(llm.close())
     "code", [FORKED, ASYNC_FORKED], ids=["an engine goes on", "an engine's thread does not"]
 )
 def test_a_forked_process_answers_or_says_why_not(tiny_gguf, code):
+    run(code, tiny_gguf)
+
+
+@pytest.mark.weights
+def test_a_process_may_fork_while_weights_are_packed(smollm2_path):
+    run(FORKED_AT_ONCE, smollm2_path)
+
+
+def run(code, path):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, str(tiny_gguf)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, str(path)],
         capture_output=True,
         text=True,
         check=False,

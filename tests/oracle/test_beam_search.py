@@ -127,13 +127,13 @@ def report(compared: list[bool]) -> None:
 
 
 @pytest.fixture(scope="module", params=[0, 1])
-def tiny(request, tmp_path_factory):
+def tiny(request, engine, tmp_path_factory):
     """A tiny random model in both engines."""
     from transformers import AutoModelForCausalLM
 
     folder = write_tiny_folder(tmp_path_factory.mktemp("beams"), seed=request.param)
     model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
-    with LLM(str(folder), backend="reference", kv_cache_memory_bytes=4 << 20) as llm:
+    with LLM(str(folder), **engine, kv_cache_memory_bytes=4 << 20) as llm:
         yield llm, model
 
 

@@ -54,16 +54,19 @@ class Recorder:
 
     def __call__(self, batch: Batch, logits) -> None:
         sampling = [piece for piece in batch.slices if piece.samples]
-        for piece, row in zip(sampling, logits.float().cpu().numpy(), strict=True):
+        rows = logits if isinstance(logits, np.ndarray) else logits.float().cpu().numpy()
+        for piece, row in zip(sampling, rows, strict=True):
             self.rows[piece.seq, piece.start + len(piece.tokens) - 1] = row.copy()
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_twenty_prompts_in_one_hard_pressed_batch_equal_transformers(oracle, smollm2_path, depth):
+def test_twenty_prompts_in_one_hard_pressed_batch_equal_transformers(
+    oracle, smollm2_path, engine, depth
+):
     recorder = Recorder()
     config = EngineConfig(
         model=str(smollm2_path),
-        backend="reference",
+        **engine,
         max_num_batched_tokens=40,  # prompts are cut into chunks
         kv_cache_memory_bytes=90 * 16 * 46_080,  # 1,440 tokens: about half of what is needed
     )

@@ -69,11 +69,11 @@ def options(**rest):
 @pytest.mark.parametrize("chunk", [7, 16, 2048])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_prompts_are_scored_right_beside_prefix_hits_and_in_any_chunks(
-    oracle, tiny_folder, chunk, deterministic
+    engine, oracle, tiny_folder, chunk, deterministic
 ):
     with LLM(
         str(tiny_folder),
-        backend="reference",
+        **engine,
         kv_cache_memory_bytes=1 << 20,
         max_num_batched_tokens=chunk,
         deterministic=deterministic,
@@ -91,11 +91,11 @@ def test_prompts_are_scored_right_beside_prefix_hits_and_in_any_chunks(
         assert again.num_cached_tokens == (len(again.prompt_token_ids) - 1) // 16 * 16
 
 
-def test_preemption_changes_no_log_probability(oracle, tiny_folder):
+def test_preemption_changes_no_log_probability(engine, oracle, tiny_folder):
     prompts = [TEXT + str(number) for number in range(6)]
     with LLM(
         str(tiny_folder),
-        backend="reference",
+        **engine,
         kv_cache_memory_bytes=14 * BLOCK_BYTES,
         max_num_batched_tokens=16,
     ) as llm:
@@ -106,18 +106,18 @@ def test_preemption_changes_no_log_probability(oracle, tiny_folder):
             check_result(oracle, result)
 
 
-def test_several_answers_come_with_one_scored_prompt(oracle, tiny_folder):
-    with LLM(str(tiny_folder), backend="reference", kv_cache_memory_bytes=1 << 20) as llm:
+def test_several_answers_come_with_one_scored_prompt(engine, oracle, tiny_folder):
+    with LLM(str(tiny_folder), **engine, kv_cache_memory_bytes=1 << 20) as llm:
         (result,) = llm.generate(TEXT, options(n=3, max_tokens=6, prompt_logprobs=TOP))
 
         check_result(oracle, result)
 
 
 @pytest.mark.parametrize("reservation", ["max", "static"])
-def test_a_contiguous_baseline_scores_the_same(oracle, tiny_folder, reservation):
+def test_a_contiguous_baseline_scores_the_same(engine, oracle, tiny_folder, reservation):
     with LLM(
         str(tiny_folder),
-        backend="reference",
+        **engine,
         kv_cache_memory_bytes=1 << 20,
         max_model_len=128,
         reservation=reservation,
@@ -127,9 +127,9 @@ def test_a_contiguous_baseline_scores_the_same(oracle, tiny_folder, reservation)
         check_result(oracle, result)
 
 
-def test_the_whole_vocabulary_can_be_asked_for(oracle, tiny_folder):
+def test_the_whole_vocabulary_can_be_asked_for(engine, oracle, tiny_folder):
     params = SamplingParams(temperature=0, max_tokens=2, logprobs=-1, prompt_logprobs=-1)
-    with LLM(str(tiny_folder), backend="reference", kv_cache_memory_bytes=1 << 20) as llm:
+    with LLM(str(tiny_folder), **engine, kv_cache_memory_bytes=1 << 20) as llm:
         (result,) = llm.generate(TEXT, params)
 
     rows = true_logprobs(oracle, result.prompt_token_ids)

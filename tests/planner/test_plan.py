@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from octavo.bench.throughput import measure_throughput
+from octavo.bench.works import draw_work
 from octavo.build import pool_blocks
 from octavo.config import EngineConfig
 from octavo.contract.layout import kv_layout
@@ -343,11 +345,20 @@ def test_without_throughput_there_is_neither_cost_nor_fleet():
 
 def test_throughput_is_a_number_or_the_slowest_work_of_a_record(tmp_path):
     path = tmp_path / "record.json"
-    works = [{"median": {"output_tokens_per_s": speed}} for speed in (300.0, 120.5)]
-    path.write_text(json.dumps({"schema": "octavo.bench.throughput/1", "works": works}))
+    rows = [
+        measure_throughput(
+            draw_work(name),
+            lambda _, seconds=seconds: seconds,
+            rounds=1,
+            bandwidth=lambda: 1e9,
+            advance=lambda _: None,
+        )
+        for name, seconds in (("single", 1.0), ("batch8", 8.0), ("prefill512", 600.0))
+    ]
+    path.write_text(json.dumps({"rows": msgspec.to_builtins(rows)}))
 
     assert read_throughput("250") == 250.0
-    assert read_throughput(str(path)) == 120.5
+    assert read_throughput(str(path)) == 64.0  # 8 answers of 64 tokens in 8 seconds
 
 
 @pytest.mark.parametrize("text", ["no/such/file", "", "fast"])

@@ -118,6 +118,7 @@ class Comparison:
                 if engine is match.engines[0]:
                     raise
                 self.lost[engine.name] = str(error)
+                engine.close()  # it would go on beside the others
         self.advance(1)
 
 

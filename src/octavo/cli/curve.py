@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from octavo.cli import bench as options
 from octavo.cli.bench import bench
 from octavo.cli.flags import Given, Option
-from octavo.cli.options import DEVICE_HELP
+from octavo.cli.options import BACKEND_HELP, DEVICE_HELP
 from octavo.cli.output import note, print_json
 from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
@@ -36,9 +36,10 @@ Model = Annotated[
     str | None, Option(help="For --real: a path or a known name; default: the embedded one.")
 ]
 Device = Annotated[str, Option(help="For --real: " + DEVICE_HELP)]
+Backend = Annotated[str, Option(help="For --real: " + BACKEND_HELP)]
 Seconds = Annotated[float, Option(help="For --real: measured for each rule, after a warm-up.")]
 
-_REAL_ONLY = ("model", "device", "seconds")
+_REAL_ONLY = ("model", "device", "backend", "seconds")
 _SIMULATED_ONLY = (
     *("memory", "layers", "kv_heads", "head_dim", "dtype", "block_size"),
     *("max_num_seqs", "max_num_batched_tokens", "rates", "bound", "duration"),
@@ -71,6 +72,7 @@ def curve(
     real: Real = False,
     model: Model = None,
     device: Device = "auto",
+    backend: Backend = "auto",
     seconds: Seconds = 120.0,
     plot: options.Plot = None,
     json: options.Json = False,
@@ -92,7 +94,8 @@ def curve(
         path = model_path(model)
         longest = choose_length(path, max_length)
         work = options.read_workload(trace, distribution, requests, seed, longest)
-        curve_real(rules, work, RealSetting(path, longest, device, seconds), plot, json=json)
+        setting = RealSetting(path, longest, device, backend, seconds)
+        curve_real(rules, work, setting, plot, json=json)
         return
     parse_counts(str(block_size), name="--block-size")
     size = parse_bytes(memory, name="--memory")

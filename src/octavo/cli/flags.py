@@ -94,7 +94,12 @@ class _Parameter:
     def _help(self) -> str:
         assert isinstance(self.mark, Option | Argument)
         text = self.mark.help.replace("%", "%%")
-        if self.required or self.default in (None, "", False, ()):
+        if (
+            self.required
+            or self.default in ("", ())
+            or self.default is None
+            or self.default is False
+        ):
             return text
         default = str(self.default).replace("%", "%%")
         return f"{text} [default: {default}]"

@@ -32,7 +32,7 @@ DType = Annotated[str, Option(help="Of the weights: auto, float32, bfloat16 or f
 DEVICE_HELP = "cpu, cuda, cuda:1, …; auto: cuda if there is one."
 Device = Annotated[str, Option(help=DEVICE_HELP)]
 KVDType = Annotated[
-    str, Option(help="How KV is stored: auto (as --dtype), int8, …, or two as KEYS/VALUES.")
+    str, Option(help="How KV is stored: auto (as the backend computes), int8, …, or KEYS/VALUES.")
 ]
 BlockSize = Annotated[int, Option(help="Tokens per KV block.")]
 PoolBytes = Annotated[int | None, Option(help="Size of the KV pool.")]
@@ -42,16 +42,15 @@ MaxLength = Annotated[int | None, Option(help="Longest text, in tokens.")]
 Reservation = Annotated[str, Option(help="on_demand, or a baseline: max, pow2, oracle, static.")]
 Scheduling = Annotated[str, Option(help="Who runs first: fcfs, priority, or a plug-in's.")]
 Eviction = Annotated[str, Option(help="Which cached block goes first: lru, or a plug-in's.")]
-Backend = Annotated[
-    str,
-    Option(help="auto, cpu (native kernels, no torch), reference (torch), or a plug-in's."),
-]
+BACKEND_HELP = "auto, cpu (native kernels, no torch), reference (torch), or a plug-in's."
+Backend = Annotated[str, Option(help=BACKEND_HELP)]
 Arithmetic = Annotated[
     str | None, Option(help="Of the backend cpu: int8 (default), bf16 or float32.")
 ]
 Threads = Annotated[int | None, Option(help="Of the backend cpu.")]
 EngineSeed = Annotated[int, Option(help="Gives seeds to prompts without one.")]
 Deterministic = Annotated[
-    bool, Option("--deterministic", help="The same bits in any company; slower.")
+    bool,
+    Option("--deterministic", help="The same bits in any company; cpu: always so."),
 ]
 Offline = Annotated[bool, Option("--offline", help="Never fetch a model.")]

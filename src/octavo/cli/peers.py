@@ -86,6 +86,8 @@ def peers(
     with contextlib.ExitStack() as stack:
         engines, lost = _start(names, setting, stack, matches)
         entered = _enter(matches, engines)
+        for name in sorted({m.name for m in matches} - {m.name for m in entered}):
+            note(f"octavo: {name} is left out: no other engine here runs it")
         if not entered:
             reasons = "; ".join(f"{name}: {why}" for name, why in lost.items())
             raise ConfigError(

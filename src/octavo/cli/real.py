@@ -34,6 +34,7 @@ class RealSetting:
     longest: int
     """Longest text, in tokens."""
     device: str
+    backend: str
     seconds: float
     """Measured for each rule."""
 
@@ -76,7 +77,12 @@ def curve_real(
     from octavo.config import EngineConfig
     from octavo.progress import work_bar
 
-    config = EngineConfig(model=str(setting.path), device=setting.device, block_size=_BLOCK_SIZE)
+    config = EngineConfig(
+        model=str(setting.path),
+        device=setting.device,
+        backend=setting.backend,
+        block_size=_BLOCK_SIZE,
+    )
     choice = choose_executor(config)
     pool = _pool(setting, choice)
     with work_bar("seconds", 2 * len(rules) * setting.seconds) as advance:
@@ -137,6 +143,7 @@ def _run(
     config = EngineConfig(
         model=str(setting.path),
         device=setting.device,
+        backend=setting.backend,
         block_size=_BLOCK_SIZE,
         kv_cache_memory_bytes=pool.num_bytes,
         max_num_seqs=_MAX_SEQS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from octavo.cli import bench as options
 from octavo.cli.flags import Option
-from octavo.cli.options import DEVICE_HELP
+from octavo.cli.options import DEVICE_HELP, Backend
 from octavo.cli.output import note, print_json
 from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
@@ -99,6 +99,7 @@ def sharing(
     seed: options.Seed = 0,
     model: Model = None,
     device: Device = "auto",
+    backend: Backend = "auto",
     plot: options.Plot = None,
     json: options.Json = False,
 ) -> None:
@@ -126,7 +127,7 @@ def sharing(
     path = model_path(model)
     longest = _longest(path, parts, settings)
     plan = _Plan(parts, _works(parts, requests, distribution, longest, seed), settings)
-    config = _config(plan, path, device, longest)
+    config = _config(plan, path, device, backend, longest)
     if plan.works and longest < _LONGEST:
         note(f"octavo: texts are up to {longest} tokens, the context of {path.name}")
     before = read_bytes_per_s()
@@ -182,13 +183,10 @@ def _check_meaning(parts: list[str], given: dict[str, bool]) -> None:
 
 def _longest(path: Path, parts: list[str], settings: list[Setting]) -> int:
     """Return the longest text to run. Raises ConfigError for a model that cannot serve it."""
-    from octavo.contract.layout import kv_layout
     from octavo.models.checkpoint import open_checkpoint
 
-    checkpoint = open_checkpoint(path)
-    spec = checkpoint.spec
-    layout = kv_layout(spec, block_size=_BLOCK_SIZE, dtype=checkpoint.dtype)
-    if len(layout.groups) > 1:
+    spec = open_checkpoint(path).spec
+    if spec.window_layers:
         raise ConfigError(
             f"{path.name} has layers with a window, whose blocks go before their text ends: give "
             "--model one without windows"
@@ -228,7 +226,7 @@ def _works(
     ]
 
 
-def _config(plan: _Plan, path: Path, device: str, longest: int) -> EngineConfig:
+def _config(plan: _Plan, path: Path, device: str, backend: str, longest: int) -> EngineConfig:
     from octavo.config import EngineConfig
 
     answers = sum(setting.count for setting in plan.settings)
@@ -236,6 +234,7 @@ def _config(plan: _Plan, path: Path, device: str, longest: int) -> EngineConfig:
     return EngineConfig(
         model=str(path),
         device=device,
+        backend=backend,
         block_size=_BLOCK_SIZE,
         max_num_seqs=min(max(seqs, _PROMPT_ANSWERS), _MOST_SEQS),
         max_num_batched_tokens=_STEP_TOKENS,

@@ -143,6 +143,7 @@ def choose_torch(config: EngineConfig, checkpoint: Checkpoint) -> TorchChoice:
         )
     from octavo.runner.device import find_device
 
+    named("backend", config.backend, attention_backends(), *OTHERS)
     for name in ("cpu_arithmetic", "threads"):
         value = getattr(config, name)
         if value is not None:

@@ -88,15 +88,16 @@ def plan_fleet(price: Price) -> Fleet | None:
 def read_throughput(text: str) -> float:
     """Read output tokens a second: a number, or a record that `octavo bench throughput` wrote.
 
-    Of several works in a record the slowest counts. Raises ConfigError.
+    Of several works in a record the slowest counts, of those that answer. Raises ConfigError.
     """
     try:
         return float(text)
     except ValueError:
         pass
     try:
-        works = json.loads(Path(text).read_bytes())["works"]
-        return min(float(work["median"]["output_tokens_per_s"]) for work in works)
+        rows = json.loads(Path(text).read_bytes())["rows"]
+        answering = [row["tokens_per_s"] for row in rows if row["counts"] == "output tokens"]
+        return float(min(answering))
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
     except (ValueError, KeyError, TypeError, RecursionError):

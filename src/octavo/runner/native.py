@@ -44,8 +44,6 @@ class NativeExecutor:
         pool = native.ThreadPool(threads)
         weights = NativeWeights(checkpoint, arithmetic=arithmetic, pool=pool)
         model = weights.model(layout)
-        # Takes no GIL: what else a process does before its first token gets on meanwhile.
-        self._packing: InBackground[None] | None = InBackground(weights.pack)
         groups = [(g.block_size, g.window or 0, g.pages_per_block) for g in layout.groups]
         self._engine = native.Engine(
             model,
@@ -62,6 +60,9 @@ class NativeExecutor:
         self._layout = layout
         self._num_blocks = num_blocks
         self._vocab_size = checkpoint.spec.vocab_size
+        self._weights = weights
+        # Takes no GIL: what else a process does before its first token gets on meanwhile.
+        self._packing: InBackground[None] | None = InBackground(weights.pack)
 
     @property
     def layout(self) -> KVLayout:
@@ -77,6 +78,12 @@ class NativeExecutor:
     def vocab_size(self) -> int:
         """Tokens that are scored."""
         return self._vocab_size
+
+    def close(self) -> None:
+        """Stop what goes on in the background."""
+        if self._packing is not None:
+            self._weights.stop()
+            self._packing.wait()
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy whole blocks, in order."""

@@ -98,6 +98,10 @@ class NativeWeights:
             )
         return model
 
+    def stop(self) -> None:
+        """Let `pack`, in another thread, leave out the rest and return soon."""
+        self._packer.stop()
+
     def pack(self) -> None:
         """Fill the matrices of the model, which is of no use before."""
         self._packer.run()

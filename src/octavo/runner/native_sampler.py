@@ -59,7 +59,8 @@ class Rows:
         named = 0 if top is None or one.candidates else self._count(top)
         seed = (one.seed + 2**63) % 2**64 - 2**63
         ranked = top is not None
-        self._whole += row, position, seed, p.top_k, named, ranked, one.candidates, _UNKNOWN
+        top_k = min(p.top_k, self._vocab_size)
+        self._whole += row, position, seed, top_k, named, ranked, one.candidates, _UNKNOWN
         self._real += (
             p.temperature,
             p.top_p,

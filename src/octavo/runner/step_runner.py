@@ -59,6 +59,10 @@ class Executor(Protocol):
         """Score the vocabulary after some of the sampled rows of the last step: [count, vocab]."""
         ...
 
+    def close(self) -> None:
+        """Stop what goes on in the background; the executor is not used any more."""
+        ...
+
 
 class Sampler(Protocol):
     """Answers what a step asks about its sampled rows; `NumpySampler` says how."""
@@ -124,9 +128,13 @@ class StepRunner:
         return self._results.popleft()
 
     def close(self) -> None:
-        """Drop results that nobody collected; a second call has no effect."""
+        """Drop weights, KV memory and results that nobody collected; once more: no effect."""
+        if self._closed:
+            return
         self._closed = True
         self._results.clear()
+        self._executor.close()
+        del self._executor, self._sampler, self._inputs
 
     def _compute(self, batch: Batch, result: StepResult) -> StepResult:
         """Run a step; returns the result with what was sampled and scored."""

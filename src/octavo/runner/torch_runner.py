@@ -85,6 +85,9 @@ class TorchExecutor:
         rows = self._states[first : first + count]
         return self._decoder.score(rows, self.row_tiles).cpu().numpy()
 
+    def close(self) -> None:
+        """Nothing goes on in the background."""
+
 
 class TorchRunner(StepRunner):
     """Runs batches on a `TorchExecutor`, whose arguments and errors it shares."""
