@@ -215,12 +215,10 @@ class AttentionItemRun {
     for (int group = 0; group < groups; ++group) {
       const int r = item_.rows * group / groups, count = item_.rows * (group + 1) / groups - r;
       const Operand* queries = queries_ + r * dim_;
-      // Once is enough.
       if (group == 0) {
-        Kernels::template score<true>(count, keys_, values_, tiles, queries, dim_, scores_);
+        Kernels::template score<true>(count, keys_, tiles, queries, dim_, scores_);
       } else {
-        Kernels::template score<false>(count, keys_, values_, tiles, queries, dim_,
-                                       scores_ + r * kChunk);
+        Kernels::template score<false>(count, keys_, tiles, queries, dim_, scores_ + r * kChunk);
       }
     }
     copy_edges(tile, tiles);
@@ -229,8 +227,13 @@ class AttentionItemRun {
     weigh(tiles, scales);
     for (int group = 0; group < groups; ++group) {
       const int r = item_.rows * group / groups, count = item_.rows * (group + 1) / groups - r;
-      Kernels::add_values(count, values_, tiles, weights_ + r * kChunk, dim_, scales + r,
-                          outputs_ + r * dim_);
+      const Operand* weights = weights_ + r * kChunk;
+      if (group == 0) {
+        Kernels::template add_values<true>(count, values_, tiles, weights, dim_, scales, outputs_);
+      } else {
+        Kernels::template add_values<false>(count, values_, tiles, weights, dim_, scales + r,
+                                            outputs_ + r * dim_);
+      }
     }
   }
 
@@ -243,10 +246,10 @@ class AttentionItemRun {
   void find_tiles(int tile, int tiles) {
     const size_t to_values = layer_.pages.head_bytes() / 2;
     const int last = item_.last / kTile, next = next_.first / kTile, end = next_.last / kTile;
-    for (int i = 0; i < tiles + kTilesAhead; ++i) {
+    for (int i = 0; i < 2 * tiles; ++i) {
       const int at = tile + i, behind = next + (at - last - 1);
       keys_[i] = at <= last ? keys_at(item_, at) : keys_at(next_, behind < end ? behind : end);
-      if (i < tiles) values_[i] = keys_[i] + to_values;
+      values_[i] = keys_[i] + to_values;
     }
   }
 
@@ -356,8 +359,8 @@ class AttentionItemRun {
   float* totals_;     // [rows, dim] of the segments so far
   uint8_t* edges_;    // two tiles of values
   RowSums<Isa> here_, all_;
-  const uint8_t* keys_[kChunkTiles + kTilesAhead];
-  const uint8_t* values_[kChunkTiles];
+  const uint8_t* keys_[2 * kChunkTiles];
+  const uint8_t* values_[2 * kChunkTiles];
 };
 
 // scratch: attention_scratch_floats(dim), of this thread alone.

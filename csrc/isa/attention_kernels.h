@@ -16,8 +16,10 @@ namespace octavo {
 // Positions whose scores are computed before their values are added: a share of a segment.
 constexpr int kChunkTiles = 8;
 constexpr int kChunk = kChunkTiles * kTile;
-// How far ahead of use keys are fetched. Values are fetched while their keys are multiplied.
-constexpr int kTilesAhead = 4;
+// While keys are multiplied, those of the next chunk are fetched, and while values are added, its values:
+// so memory is never idle. Once for all rows is enough. They go to the second-level cache, as two chunks do
+// not fit into the first.
+OCTAVO_INLINE void fetch_line(const uint8_t* at) { __builtin_prefetch(at, 0, 2); }
 
 // Words of pages, and how they are multiplied. A word holds kNumbers numbers, for which a row has
 // kNumbers operands. A specialisation may store operands as it likes.
@@ -87,30 +89,31 @@ struct AttentionKernels {
   static constexpr int kWordBytes = 4, kLineBytes = 64;
 
   // Scores of `rows` <= kRows rows in some tiles: scores[row * kChunk + position]. queries: [rows,
-  // dim]. With kFetch, keys must have kTilesAhead more entries; values of the tiles are fetched too.
+  // dim]. With kFetch, keys are followed by as many of tiles to fetch.
   template <bool kFetch>
   static OCTAVO_INLINE void score(int rows, const uint8_t* const* keys,
-                                  const uint8_t* const* values, int tiles, const Operand* queries,
-                                  int dim, float* scores) {
+                                  int tiles, const Operand* queries, int dim, float* scores) {
     with_constant<Blocking::kRows>(rows, [&](auto constant) OCTAVO_BODY {
       constexpr int kRows = decltype(constant)::value;
       for (int tile = 0; tile < tiles;) {
         const int left = tiles - tile;
         if (Blocking::kTiles == 4 && left >= 4) {
-          score_tiles<kRows, 4, kFetch>(keys + tile, values + tile, queries, dim, scores + tile * kTile);
+          score_tiles<kRows, 4, kFetch>(keys + tile, tiles, queries, dim, scores + tile * kTile);
           tile += 4;
         } else if (Blocking::kTiles >= 2 && left >= 2) {
-          score_tiles<kRows, 2, kFetch>(keys + tile, values + tile, queries, dim, scores + tile * kTile);
+          score_tiles<kRows, 2, kFetch>(keys + tile, tiles, queries, dim, scores + tile * kTile);
           tile += 2;
         } else {
-          score_tiles<kRows, 1, kFetch>(keys + tile, values + tile, queries, dim, scores + tile * kTile);
+          score_tiles<kRows, 1, kFetch>(keys + tile, tiles, queries, dim, scores + tile * kTile);
           tile += 1;
         }
       }
     });
   }
 
-  // outputs[row, dim] = outputs * scales[row] + weights[row * kChunk + position] * values.
+  // outputs[row, dim] = outputs * scales[row] + weights[row * kChunk + position] * values. With kFetch,
+  // values are followed by as many of tiles to fetch.
+  template <bool kFetch>
   static OCTAVO_INLINE void add_values(int rows, const uint8_t* const* values, int tiles,
                                        const Operand* weights, int dim, const float* scales,
                                        float* outputs) {
@@ -120,7 +123,7 @@ struct AttentionKernels {
         const int left = (dim - column) / kTile;
         const int columns = left < Blocking::kColumns ? left : Blocking::kColumns;
         with_constant<Blocking::kColumns>(columns, [&](auto width) OCTAVO_BODY {
-          add_columns<kRows, decltype(width)::value>(values, tiles, column, weights, dim, scales,
+          add_columns<kRows, decltype(width)::value, kFetch>(values, tiles, column, weights, dim, scales,
                                                      outputs + column);
         });
       }
@@ -129,14 +132,13 @@ struct AttentionKernels {
 
  private:
   template <int kRows, int kTiles, bool kFetch>
-  static OCTAVO_NOINLINE void score_tiles(const uint8_t* const* keys, const uint8_t* const* values,
-                                          const Operand* queries, int dim, float* scores) {
-    const uint8_t *tile_keys[kTiles], *next_keys[kTiles], *tile_values[kTiles];
+  static OCTAVO_NOINLINE void score_tiles(const uint8_t* const* keys, int ahead, const Operand* queries,
+                                          int dim, float* scores) {
+    const uint8_t *tile_keys[kTiles], *next_keys[kTiles];
     Vector sums[kRows][kTiles];
     unroll<kTiles>([&](auto t) OCTAVO_BODY {
       tile_keys[t] = keys[t];
-      if (kFetch) next_keys[t] = keys[t + kTilesAhead];
-      if (kFetch) tile_values[t] = values[t];
+      if (kFetch) next_keys[t] = keys[t + ahead];
       unroll<kRows>([&](auto r) OCTAVO_BODY { sums[r][t] = Vector::all(0); });
     });
     const size_t bytes = static_cast<size_t>(dim / Words::kNumbers) * kLineBytes;
@@ -144,8 +146,7 @@ struct AttentionKernels {
       Words words[kTiles];
       unroll<kTiles>([&](auto t) OCTAVO_BODY {
         words[t] = Words::load(tile_keys[t] + at);
-        if (kFetch) __builtin_prefetch(next_keys[t] + at);
-        if (kFetch) __builtin_prefetch(tile_values[t] + at);
+        if (kFetch) fetch_line(next_keys[t] + at);
       });
       unroll<kRows>([&](auto r) OCTAVO_BODY {
         const auto row = Words::spread(queries + r * dim);
@@ -158,7 +159,7 @@ struct AttentionKernels {
     });
   }
 
-  template <int kRows, int kColumns>
+  template <int kRows, int kColumns, bool kFetch>
   static OCTAVO_NOINLINE void add_columns(const uint8_t* const* values, int tiles, int column,
                                           const Operand* weights, int dim, const float* scales,
                                           float* outputs) {
@@ -171,14 +172,19 @@ struct AttentionKernels {
     });
     for (int tile = 0; tile < tiles; ++tile) {
       const uint8_t* from = values[tile] + column * kWordBytes;
+      const uint8_t* next = kFetch ? values[tile + tiles] + column * kWordBytes : nullptr;
       for (int step = 0; step < kTile / Words::kNumbers; ++step) {
         Words words[kColumns];
-        unroll<kColumns>([&](auto c) OCTAVO_BODY { words[c] = Words::load(from + c * kLineBytes); });
+        unroll<kColumns>([&](auto c) OCTAVO_BODY {
+          words[c] = Words::load(from + c * kLineBytes);
+          if (kFetch) fetch_line(next + c * kLineBytes);
+        });
         unroll<kRows>([&](auto r) OCTAVO_BODY {
           const auto row = Words::spread(weights + r * kChunk);
           unroll<kColumns>([&](auto c) OCTAVO_BODY { sums[r][c] = words[c].add_to(sums[r][c], row); });
         });
         from += static_cast<size_t>(dim) * kWordBytes;
+        if (kFetch) next += static_cast<size_t>(dim) * kWordBytes;
         weights += Words::kNumbers;
       }
     }
