@@ -11,10 +11,6 @@ struct Layer {
   int index_in_group = 0;
 };
 
-const float* floats_or_null(const char* name, const Floats& array, int64_t size) {
-  return array ? numbers<const float>(name, *array, {size}) : nullptr;
-}
-
 void expect_shape(const char* name, const Matrix& matrix, int out, int in) {
   if (matrix.packed.out == out && matrix.packed.in == in) return;
   const int64_t found[] = {matrix.packed.out, matrix.packed.in}, wanted[] = {out, in};

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from octavo.cli.options import Json, Model, Threads
 from octavo.cli.output import note, print_json, say
 from octavo.cli.pull import model_path
 from octavo.errors import ConfigError
+from octavo.machine import available_cores
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -192,7 +192,7 @@ def _load_peer(
         raise ConfigError(f"there is no {python}, which `make bench-peers` makes")
     settings: dict[str, object] = {
         "model": str(setting.model),
-        "threads": setting.threads or len(os.sched_getaffinity(0)),
+        "threads": setting.threads or available_cores(),
         "longest": setting.window,
     }
     worker = _CHECKOUT / _WORKER

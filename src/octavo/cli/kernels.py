@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from octavo.cli import bench as options
 from octavo.cli.flags import Option
 from octavo.cli.output import print_json
+from octavo.config import MOST_THREADS
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 Threads = Annotated[int | None, Option(help="Default: one for each core.")]
 Seconds = Annotated[float, Option(help="Spent on each time that is measured.")]
 
-_MOST_THREADS = 1024
 _MOST_SECONDS = 60.0
 
 
@@ -72,8 +72,8 @@ class _Found:
 
 
 def _check(threads: int | None, seconds: float) -> None:
-    if threads is not None and not 1 <= threads <= _MOST_THREADS:
-        raise ConfigError(f"--threads must be from 1 to {_MOST_THREADS}, got {threads}")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise ConfigError(f"--threads must be from 1 to {MOST_THREADS}, got {threads}")
     if not 0 < seconds <= _MOST_SECONDS:
         raise ConfigError(
             f"--seconds must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}"

@@ -15,6 +15,7 @@ from octavo.cli.options import Arithmetic, Model
 from octavo.cli.output import note, print_json
 from octavo.cli.pull import model_path
 from octavo.cli.throughput import LONGEST, Rounds, Works, check_rounds
+from octavo.config import MOST_THREADS
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ Limit = Annotated[float, Option(help="Seconds after which an engine counts as hu
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _WORKER = Path("benchmarks", "peers", "worker.py")
 _BF16_OURS = "octavo on bf16"
-_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ def peers(
 
 
 def _check_numbers(threads: int, limit: float) -> None:
-    if not 1 <= threads <= _MOST_THREADS:
-        raise ConfigError(f"--threads must be from 1 to {_MOST_THREADS}, got {threads}")
+    if not 1 <= threads <= MOST_THREADS:
+        raise ConfigError(f"--threads must be from 1 to {MOST_THREADS}, got {threads}")
     if not 0 < limit < float("inf"):
         raise ConfigError(f"--limit must be a positive number of seconds, got {limit}")
 

@@ -212,18 +212,7 @@ def _edits(one: Sample) -> bool:
 def _wants_likeliest(one: Sample) -> bool:
     """True if a sample is answered by the likeliest token and its log-probability."""
     p = one.params
-    return (
-        p.temperature == 0
-        and p.logprobs is None
-        and not one.candidates
-        and not one.bad_words
-        and not one.ends
-        and p.allowed_token_ids is None
-        and not p.logit_bias
-        and p.repetition_penalty == 1
-        and not p.frequency_penalty
-        and not p.presence_penalty
-    )
+    return p.temperature == 0 and p.logprobs is None and not one.candidates and not _edits(one)
 
 
 def _likeliest(found: Choices, place: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
