@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -52,6 +54,29 @@ def test_an_engine_says_how_long_it_took(engines):
 
     assert engine.run(SINGLE) == 6
     assert engine.run(SINGLE) == 3
+
+
+ENDED = """
+import contextlib, sys, time
+from octavo.bench.process import EngineProcess, leaving_on_signals
+
+with leaving_on_signals(), contextlib.ExitStack() as stack:
+    engine = EngineProcess("other", [sys.executable, *sys.argv[1:]], {"model": "m"}, limit_s=30.0)
+    stack.enter_context(contextlib.closing(engine))
+    print(engine.label.removeprefix("fake "), flush=True)
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_nothing_is_left_behind_by_a_process_that_is_told_to_end(number):
+    command = [sys.executable, "-c", ENDED, str(FAKE), "busy"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        other = int(process.stdout.readline())
+        process.send_signal(number)
+
+        assert process.wait(20) == 128 + number
+    assert not Path(f"/proc/{other}").exists()
 
 
 def test_an_engine_that_polls_takes_no_time_while_others_run(engines):

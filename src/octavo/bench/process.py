@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -20,6 +21,24 @@ _LEAVE_S = 5.0
 
 class EngineLost(Exception):
     """An engine's process ended, hung or said that it cannot go on; the text says what happened."""
+
+
+@contextlib.contextmanager
+def leaving_on_signals() -> Iterator[None]:
+    """Leave the block in order when this process is told to end: what it has started ends too.
+
+    A process that is stopped by a signal would stay behind otherwise.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class EngineProcess:

@@ -71,7 +71,7 @@ def peers(
     """
     from octavo.bench.bandwidth import read_bytes_per_s
     from octavo.bench.peers import Comparison
-    from octavo.bench.process import EngineLost
+    from octavo.bench.process import EngineLost, leaving_on_signals
     from octavo.progress import work_bar
 
     options.check_plot_file(plot)
@@ -83,7 +83,7 @@ def peers(
     folder = environments or _CHECKOUT / ".peers"
     longest = min(LONGEST, _context(path))
     setting = _Setting(path, folder, threads, cpu_arithmetic, longest, limit)
-    with contextlib.ExitStack() as stack:
+    with leaving_on_signals(), contextlib.ExitStack() as stack:
         engines, lost = _start(names, setting, stack, matches)
         entered = _enter(matches, engines)
         for name in sorted({m.name for m in matches} - {m.name for m in entered}):
