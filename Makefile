@@ -87,7 +87,7 @@ test-cpp-arm: $(STAMP)  ## the C++ parts compiled for 64-bit Arm, and their test
 
 # A driver's or a library's warning is no fault of these tests.
 test-gpu: setup  ## the tests that need a CUDA device
-	$(BIN)/python -m pytest -m gpu tests/gpu -q -W default $(ARGS)
+	$(BIN)/python -m pytest tests/gpu tests/kernels tests/runner/test_gpu_runner.py -q -W default $(ARGS)
 
 format: $(STAMP)  ## rewrite the sources in the one format, sort imports
 	$(BIN)/ruff check --select I --fix

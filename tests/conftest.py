@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from octavo.models import catalog
 from tiny_model import write_tiny_folder, write_tiny_gguf
+
+if not Path("/dev/nvidiactl").exists():
+    # Before anything defines a kernel: without a GPU they are interpreted, on CPU tensors.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from octavo.background import InBackground
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.executors.choice import named
+from octavo.executors.native import NATIVE, choose_native
 from octavo.executors.select import select_executor
 from octavo.machine import free_memory_bytes
 from octavo.memory.policies.lru import Lru
@@ -41,8 +42,8 @@ EVICTION_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"lru": Lru}
 """Which cached block goes first, by name."""
 
 
-_SHARE = {"host": 0.25, "gpu": 0.75}
-"""Of the free memory, for the default pool: a GPU is seldom shared with other programs."""
+_SHARE = 0.25
+"""Of the machine's free memory, for the default pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,13 @@ class Built:
 
     engine: Engine
     runner: ModelRunner
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None: dummy weights of a model without files."""
     spec: ModelSpec
     layout: KVLayout
     namespace: Namespace
     model_path: Path
+    """Where its files are; of a shape, its name."""
     backend: str
     """The one that computes; never auto."""
     device: str
@@ -101,11 +104,31 @@ def resolve_model(model: str | None, *, offline: bool, report: Report) -> Path:
     return pull(name, report=report)
 
 
+def open_model(config: EngineConfig, *, report: Report) -> Checkpoint:
+    """Open what settings name: a model's files, or a shape with dummy weights.
+
+    Raises ConfigError, ModelError or FetchError.
+    """
+    if config.shape is not None:
+        from octavo.models.dummy import dummy_shape
+
+        return dummy_shape(config.shape)
+    path = resolve_model(config.model, offline=config.offline, report=report)
+    if config.load_format == "dummy":
+        from octavo.models.dummy import dummy_model
+
+        return dummy_model(path)
+    InBackground(lambda: read_ahead(path))
+    return open_checkpoint(path)
+
+
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """Build the tokenizer that lies beside, or inside, a checkpoint."""
+    """Build the tokenizer that lies beside, or inside, a checkpoint. Raises ModelError."""
     from octavo.text.tokenizer import Tokenizer
 
     source = checkpoint.tokenizer_source
+    if source is None:
+        raise ModelError(f"{checkpoint.path} is a shape without a tokenizer: name a model's folder")
     if isinstance(source, Path):
         return Tokenizer.from_folder(source)
     return Tokenizer.from_gguf(source, str(checkpoint.path))
@@ -113,8 +136,8 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
 
 def choose_executor(config: EngineConfig) -> Choice:
     """Choose what an engine of these settings would compute with; nothing is loaded or fetched."""
-    path = resolve_model(config.model, offline=True, report=_say_nothing)
-    return select_executor(config, open_checkpoint(path), report=_say_nothing)
+    checkpoint = open_model(replace(config, offline=True), report=_say_nothing)
+    return select_executor(config, checkpoint, report=_say_nothing)
 
 
 def _say_nothing(message: str) -> None:
@@ -126,40 +149,34 @@ def build_engine(
     *,
     report: Report,
     on_logits: Observer | None = None,
-    depth: int = 1,
+    depth: int | None = None,
 ) -> Built:
     """Build everything that an engine needs. Raises ConfigError, ModelError or FetchError.
 
     report: told in words what takes long. on_logits: shown the logits of every step. depth:
-    steps in flight; this executor computes as it is given a step, so that 2 brings no speed.
+    steps in flight; None: as the executor is quickest.
     """
     rule = named("reservation", config.reservation, RESERVATIONS, group="octavo.reservations")
     order = named("scheduling_policy", config.scheduling_policy, ORDERS, group="octavo.orders")
     policy = named(
         "eviction_policy", config.eviction_policy, EVICTION_POLICIES, group="octavo.eviction"
     )
-    path = resolve_model(config.model, offline=config.offline, report=report)
-    InBackground(lambda: read_ahead(path))
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_model(config, report=report)
     for note in checkpoint.notes:
         report(note)
     executor = select_executor(config, checkpoint, report=report)
     layout = executor.layout
     longest = _max_model_len(config, checkpoint.spec)
-    num_blocks = pool_blocks(
-        config,
-        layout,
-        longest,
-        gpu_bytes=executor.gpu_bytes,
-        weight_bytes=executor.weight_bytes,
-    )
+    num_blocks = _num_blocks(config, checkpoint, executor, longest, report=report)
     step_tokens = config.max_num_batched_tokens
     cache, pool_tokens = build_cache(
         rule, layout, num_blocks, longest=longest, step_tokens=step_tokens, policy=policy()
     )
     runner, tiles = executor.make(num_blocks, on_logits)
     try:
-        tokenizer = open_tokenizer(checkpoint)  # weights are packed meanwhile
+        # Weights are packed meanwhile.
+        there = checkpoint.tokenizer_source is not None
+        tokenizer = open_tokenizer(checkpoint) if there else None
     except BaseException:
         runner.close()
         raise
@@ -171,13 +188,13 @@ def build_engine(
     limits = Limits(config.max_num_seqs, step_tokens, longest, pool_tokens)
     scheduler = Scheduler(cache, order(), limits)
     return Built(
-        engine=Engine(scheduler, cache, runner, tokenizer, depth=depth),
+        engine=Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth),
         runner=runner,
         tokenizer=tokenizer,
         spec=checkpoint.spec,
         layout=layout,
         namespace=Namespace(model=checkpoint.identity, lossy=executor.lossy),
-        model_path=path,
+        model_path=checkpoint.path,
         backend=executor.backend,
         device=executor.device,
         num_blocks=num_blocks,
@@ -186,24 +203,72 @@ def build_engine(
     )
 
 
-def pool_blocks(
+def _num_blocks(
     config: EngineConfig,
-    layout: KVLayout,
+    checkpoint: Checkpoint,
+    executor: Choice,
     longest: int,
     *,
-    gpu_bytes: int | None = None,
-    weight_bytes: int = 0,
+    report: Report,
 ) -> int:
-    """Blocks of the KV pool. Raises ConfigError if not even one token and its answer fit.
+    """Blocks of the KV pool, wherever it lies; the plan of a GPU is shown.
 
-    gpu_bytes: what the weights leave of a GPU; None: the pool lies in the machine's memory, and
-    weight_bytes of it are still to be taken.
+    Raises ConfigError if the model does not fit, or where a setting of GPUs means nothing.
+    """
+    plan = executor.gpu_plan
+    if plan is None:
+        if config.enforce_eager:
+            raise ConfigError(
+                f"enforce_eager is True, but on {executor.device} no graphs are captured: leave it "
+                "out"
+            )
+        if config.gpu_memory_utilization is not None:
+            raise ConfigError(
+                f"gpu_memory_utilization is {config.gpu_memory_utilization}, but on "
+                f"{executor.device} the pool lies in the machine's memory: leave it out, and give "
+                "kv_cache_memory_bytes instead"
+            )
+        return pool_blocks(config, executor.layout, longest, weight_bytes=executor.weight_bytes)
+    from octavo.executors.gpu_fit import require_fit
+    from octavo.executors.torch import other_cards
+
+    require_fit(
+        plan,
+        others=lambda: other_cards(executor.device),
+        elsewhere=lambda: _cpu_flags(config, checkpoint, longest),
+    )
+    for line in plan.show():
+        report(line)
+    return plan.num_blocks
+
+
+def _cpu_flags(config: EngineConfig, checkpoint: Checkpoint, longest: int) -> list[str]:
+    """Return the flags of the native executor, if it would run the model in this machine."""
+    other = replace(config, backend=NATIVE, device="cpu", gpu_memory_utilization=None)
+    try:
+        choice = choose_native(other, checkpoint)
+        count = pool_blocks(other, choice.layout, longest, weight_bytes=choice.weight_bytes)
+    except (ConfigError, ModelError):
+        return []
+    asked = config.max_model_len or 2
+    if count < choice.layout.peak_blocks(asked, config.max_num_batched_tokens):
+        return []
+    without = "" if config.gpu_memory_utilization is None else " without --gpu-memory-utilization"
+    return [f"--backend {NATIVE} --device cpu{without}"]
+
+
+def pool_blocks(
+    config: EngineConfig, layout: KVLayout, longest: int, *, weight_bytes: int = 0
+) -> int:
+    """Blocks of a KV pool in the machine's memory, of which weights will take some more.
+
+    Raises ConfigError if not even one token and its answer fit.
     """
     wanted, step = config.kv_cache_memory_bytes, config.max_num_batched_tokens
-    free = max(0, free_memory_bytes() - weight_bytes) if gpu_bytes is None else gpu_bytes
+    free = max(0, free_memory_bytes() - weight_bytes)
     if wanted is None:
         ceiling = config.max_num_seqs * layout.peak_blocks(longest, step) * layout.block_bytes
-        wanted = min(int(free * _SHARE["host" if gpu_bytes is None else "gpu"]), ceiling)
+        wanted = min(int(free * _SHARE), ceiling)
     if wanted > free:
         raise ConfigError(
             f"kv_cache_memory_bytes is {wanted}, but only {free} bytes of memory are free: lower it"

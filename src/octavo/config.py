@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from numbers import Real
 from typing import SupportsIndex, cast
 
 from octavo.errors import ConfigError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOAD_FORMATS = ("auto", "dummy")
 CPU_ARITHMETICS = ("int8", "bf16", "float32")
 MOST_THREADS = 1024
 _REQUIRED = ("block_size", "max_num_seqs", "max_num_batched_tokens", "seed")
@@ -23,6 +25,10 @@ class EngineConfig:
 
     model: str | None = None
     """A path or a known name; None: the embedded default."""
+    load_format: str = "auto"
+    """auto: weights are read from the model's files. dummy: they are made up, for measuring."""
+    shape: str | None = None
+    """With dummy weights, in place of a model: a published shape, such as llama-3.1-8b."""
     dtype: str = "auto"
     """What weights are multiplied in. auto: on the backend cpu its cpu_arithmetic; on others the
     checkpoint's own, float32 for GGUF."""
@@ -36,8 +42,11 @@ class EngineConfig:
     block_size: int = 16
     """Tokens per block."""
     kv_cache_memory_bytes: int | None = None
-    """None: a quarter of the free memory, or three quarters of what the weights leave of a GPU; at
-    most max_num_seqs texts of max_model_len."""
+    """None: a quarter of the free memory, or what gpu_memory_utilization leaves of a GPU; at most
+    max_num_seqs texts of max_model_len."""
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory that may be used, by whomever: weights, workspace, graphs and KV come
+    out of it, and what others use. None: 0.9. On other devices there is no such thing."""
     max_num_seqs: int = 128
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
@@ -51,14 +60,16 @@ class EngineConfig:
     eviction_policy: str = "lru"
     """Which cached block is given up first: lru, or one that a plug-in brings."""
     backend: str = "auto"
-    """cpu (native kernels, without torch), reference, or one that a plug-in brings. auto: cpu where
-    it can do what is asked for and device does not mean a GPU, else reference."""
+    """cpu (native kernels, without torch), triton (NVIDIA GPUs), reference, or one that a plug-in
+    brings. auto: what is quickest on the device among those that can do what is asked for."""
     cpu_arithmetic: str | None = None
     """Of the backend cpu, for weights of 8 bits or less: int8, bf16 or float32; None: int8, or
     what dtype implies. With the backend auto, this or threads means cpu."""
     threads: int | None = None
     """Of the backend cpu; None: one for each core that this process may use. More than that are
     allowed, with a note: they are slower."""
+    enforce_eager: bool = False
+    """On a GPU: start every kernel by itself, without captured graphs. Slower; less memory."""
     deterministic: bool = False
     """The same bits whatever else is in the batch, warm or cold: always so on the backend cpu,
     slower on others."""
@@ -67,12 +78,13 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_cpu()
-        for name in ("deterministic", "offline"):
+        for name in ("enforce_eager", "deterministic", "offline"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         model = cast("object", self.model)
         if model is not None and (not isinstance(model, str) or not model):
             raise ConfigError(f"model must be a path or a name, got {model!r}")
+        self._check_load()
         if not isinstance(self.dtype, str) or self.dtype not in DTYPES:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         for name in ("device", "kv_cache_dtype"):
@@ -83,6 +95,7 @@ class EngineConfig:
             self._settle_count(name, least=1)
         self._settle_count("max_model_len", least=2)
         self._settle_count("kv_cache_memory_bytes", least=1)
+        self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
 
     def _settle_count(self, name: str, *, least: int) -> None:
@@ -101,6 +114,37 @@ class EngineConfig:
         if whole >= 2**63:
             raise ConfigError(f"{name} must be below 2^63, got {whole}")
         object.__setattr__(self, name, whole)
+
+    def _settle_utilization(self) -> None:
+        share = cast("object", self.gpu_memory_utilization)
+        if share is None:
+            return
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) <= 1:
+            raise ConfigError(
+                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
+            )
+        object.__setattr__(self, "gpu_memory_utilization", float(share))
+
+    def _check_load(self) -> None:
+        if self.load_format not in LOAD_FORMATS:
+            raise ConfigError(
+                f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}"
+            )
+        shape = cast("object", self.shape)
+        if shape is None:
+            return
+        if not isinstance(shape, str) or not shape:
+            raise ConfigError(f"shape must be a name, got {shape!r}")
+        if self.model is not None:
+            raise ConfigError(
+                f"shape is {shape!r} and model is {self.model!r}: give one of them, since dummy "
+                "weights have the shape of a model too"
+            )
+        if self.load_format != "dummy":
+            raise ConfigError(
+                f"shape is {shape!r}, which has no weights, but load_format is "
+                f"{self.load_format!r}: make it dummy, or name a model instead of a shape"
+            )
 
     def _check_cpu(self) -> None:
         if self.cpu_arithmetic not in (None, *CPU_ARITHMETICS):

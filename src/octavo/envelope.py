@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,12 @@ def envelope(schema: str, config: EngineConfig | None, **settings: object) -> di
 def source_commit() -> str | None:
     """Return the commit of the checkout that this code runs from, or None outside of one.
 
-    It ends in -dirty where files have been changed since.
+    It ends in -dirty where files have been changed since. OCTAVO_COMMIT in the environment says it
+    for a copy that is no checkout.
     """
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
-        return None
+        return os.environ.get("OCTAVO_COMMIT")
     try:
         done = subprocess.run(
             [

@@ -35,19 +35,22 @@ class LLM:
     """A model with its engine, for use from one thread.
 
     Raises ConfigError, ModelError or FetchError if it cannot be built; an unknown keyword is a
-    TypeError. With no model named, the embedded default is used, and fetched at first.
+    TypeError. With neither model nor shape, the embedded default is used, and fetched at first.
     """
 
     def __init__(
         self,
         model: str | None = None,
         *,
+        load_format: str = "auto",
+        shape: str | None = None,
         dtype: str = "auto",
         kv_cache_dtype: str = "auto",
         device: str = "auto",
         seed: int = 0,
         block_size: int = 16,
         kv_cache_memory_bytes: int | None = None,
+        gpu_memory_utilization: float | None = None,
         max_num_seqs: int = 128,
         max_num_batched_tokens: int = 2048,
         max_model_len: int | None = None,
@@ -57,6 +60,7 @@ class LLM:
         backend: str = "auto",
         cpu_arithmetic: str | None = None,
         threads: int | None = None,
+        enforce_eager: bool = False,
         deterministic: bool = False,
         offline: bool = False,
         report: Callable[[str], None] | None = None,
@@ -67,12 +71,15 @@ class LLM:
         """
         self.config = EngineConfig(
             model=model,
+            load_format=load_format,
+            shape=shape,
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
             device=device,
             seed=seed,
             block_size=block_size,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
+            gpu_memory_utilization=gpu_memory_utilization,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=max_model_len,
@@ -82,6 +89,7 @@ class LLM:
             backend=backend,
             cpu_arithmetic=cpu_arithmetic,
             threads=threads,
+            enforce_eager=enforce_eager,
             deterministic=deterministic,
             offline=offline,
         )
@@ -156,7 +164,7 @@ class LLM:
         """Render a conversation with the model's template, as a prompt of token ids."""
         from octavo.prompts import conversation
 
-        tokenizer = self._built.tokenizer
+        tokenizer = self.get_tokenizer()
         text = tokenizer.apply_chat_template(
             conversation(messages),
             add_generation_prompt=add_generation_prompt,
@@ -227,7 +235,11 @@ class LLM:
             raise ConfigError("this LLM has been closed: build another one")
 
     def get_tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer."""
+        """Return the model's tokenizer. Raises RequestError if it has none."""
+        from octavo.prompts import NO_TOKENIZER
+
+        if self._built.tokenizer is None:
+            raise RequestError(f"{NO_TOKENIZER}: give prompts as {{'prompt_token_ids': [ids]}}")
         return self._built.tokenizer
 
     def reset_prefix_cache(self) -> int:

@@ -18,11 +18,17 @@ Prompt: TypeAlias = str | Mapping[str, object]
 """A text, `{"prompt": text}` or `{"prompt_token_ids": [ids]}`."""
 
 
+NO_TOKENIZER = "this engine has no tokenizer, since its model is a shape without one"
+
+
 class RequestBuilder:
-    """Numbers requests, tokenizes and checks them; the same engine seed gives the same seeds."""
+    """Numbers requests, tokenizes and checks them; the same engine seed gives the same seeds.
+
+    tokenizer: None: prompts are token ids.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, vocab_size: int, namespace: Namespace, seed: int
+        self, tokenizer: Tokenizer | None, *, vocab_size: int, namespace: Namespace, seed: int
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -78,7 +84,7 @@ class RequestBuilder:
             namespace=self._namespace,
             priority=priority,
             arrival_s=time.monotonic(),
-            eos_token_ids=self._tokenizer.eos_token_ids,
+            eos_token_ids=self._eos_token_ids,
             bad_words=self._bad_words(params.bad_words),
         )
         outputs = [
@@ -90,9 +96,17 @@ class RequestBuilder:
             result.prompt_logprobs = [None]
         return request, result
 
+    @property
+    def _eos_token_ids(self) -> frozenset[int]:
+        return frozenset() if self._tokenizer is None else self._tokenizer.eos_token_ids
+
     def _check_options(self, params: SamplingParams) -> None:
         """Raise RequestError for what only the vocabulary can tell to be impossible."""
         size = self._vocab_size
+        if params.stop and self._tokenizer is None:
+            raise RequestError(
+                f"stop is {list(params.stop)!r:.80}, but {NO_TOKENIZER}: give stop_token_ids"
+            )
         for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
             for token in getattr(params, name) or ():
                 if not 0 <= token < size:
@@ -124,7 +138,7 @@ class RequestBuilder:
             raise RequestError(
                 f"{allowed}, but bad_words bans every one: allow another token, or leave words out"
             )
-        if params.min_tokens and left <= {*self._tokenizer.eos_token_ids, *params.stop_token_ids}:
+        if params.min_tokens and left <= {*self._eos_token_ids, *params.stop_token_ids}:
             raise RequestError(
                 f"{allowed}, but each of these ends the answer, and min_tokens is "
                 f"{params.min_tokens}: allow another token, or leave min_tokens out"
@@ -137,9 +151,14 @@ class RequestBuilder:
         the same tokens.
         """
         found: list[tuple[int, ...]] = []
+        tokenizer = self._tokenizer
         for word in words:
+            if tokenizer is None:
+                raise RequestError(
+                    f"bad_words holds {word!r:.80}, but {NO_TOKENIZER}: ban tokens with logit_bias"
+                )
             plain, spaced = (
-                tuple(self._tokenizer.encode(head + word.lstrip(), add_special_tokens=False))
+                tuple(tokenizer.encode(head + word.lstrip(), add_special_tokens=False))
                 for head in ("", " ")
             )
             if not plain:
@@ -172,11 +191,23 @@ class RequestBuilder:
         ids = given["prompt_token_ids"]
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
             raise RequestError(f"prompt_token_ids must be a list of token ids, got {ids!r:.80}")
-        return None, [self._token_id(token) for token in cast("Iterable[object]", ids)]
+        return None, self._checked_ids(list(cast("Iterable[object]", ids)))
 
     def _encode(self, text: str) -> list[int]:
+        if self._tokenizer is None:
+            raise RequestError(
+                f"the prompt is a text, but {NO_TOKENIZER}: give {{'prompt_token_ids': [ids]}}"
+            )
         check_unicode(text, "the prompt")
         return self._tokenizer.encode(text)
+
+    def _checked_ids(self, ids: list[object]) -> list[int]:
+        # A prompt may have many thousand ids: plain numbers are looked at all at once.
+        if set(map(type, ids)) == {int}:
+            plain = cast("list[int]", ids)
+            if min(plain) >= 0 and max(plain) < self._vocab_size:
+                return plain
+        return [self._token_id(token) for token in ids]
 
     def _token_id(self, token: object) -> int:
         whole, size = _whole(token), self._vocab_size

@@ -40,15 +40,17 @@ def test_throughput_prints_the_documented_keys(tiny_gguf, capsys):
     got = document(capsys, "throughput", *few, "--backend", "cpu", "--cpu-arithmetic", "float32")
 
     assert list(got)[:5] == ENVELOPE
-    assert set(got) == {*ENVELOPE, "rows"}
+    assert set(got) == {*ENVELOPE, "engine", "start_goal", "rows"}
     assert got["schema"] == "octavo.bench.throughput/1"
+    assert got["engine"]["backend"] == "cpu"
     assert (got["config"]["backend"], got["config"]["cpu_arithmetic"]) == ("cpu", "float32")
     assert (got["config"]["model"], got["config"]["rounds"]) == ("tiny.gguf", 2)
     single, batch8 = got["rows"]
     assert (single["work"], batch8["work"]) == ("single", "batch8")
     assert set(single) == {
-        "work", "counts", "tokens_per_s", "slowest", "fastest", "total_tokens_per_s",
-        "prompt_tokens", "output_tokens", "seconds", "read_bytes_per_s",
+        "work", "counts", "tokens_per_s", "slowest", "fastest", "output_tokens_per_s",
+        "total_tokens_per_s", "prompt_tokens", "output_tokens", "median_s", "seconds",
+        "read_bytes_per_s", "peer", "goal", "met",
     }  # fmt: skip
     assert (single["counts"], single["output_tokens"]) == ("output tokens", 128)
     assert single["slowest"] <= single["tokens_per_s"] <= single["fastest"]

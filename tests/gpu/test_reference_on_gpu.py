@@ -9,7 +9,7 @@ import torch
 from octavo import LLM, ConfigError, SamplingParams
 from octavo.executors.torch import kv_codecs
 from octavo.models.exact import exact_row_tiles
-from octavo.runner.device import find_device, free_device_bytes
+from octavo.runner.device import device_memory, find_device
 from octavo.testing.attention import check_attention_backend
 from octavo.testing.codecs import check_codec
 from octavo.testing.runner_suite import check_runner
@@ -130,7 +130,7 @@ def test_logits_are_those_of_the_cpu_within_rounding(cuda):
 )
 def test_other_formats_answer_too_and_warm_memory_is_found(cuda, tiny_gguf, settings):
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    with LLM(str(tiny_gguf), device=cuda, **settings) as llm:
+    with LLM(str(tiny_gguf), backend="reference", device=cuda, **settings) as llm:
         first = llm.generate(PROMPTS, params)
         again = llm.generate(PROMPTS[2], params)
 
@@ -169,7 +169,7 @@ def test_in_strict_mode_warm_equals_cold_equals_batched_bit_for_bit(cuda, weight
 def test_an_engine_in_strict_mode_gives_the_same_answer_warm_and_in_company(cuda, tiny_gguf):
     strict_hand(tiny_decoder(device=cuda), "float32")
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    with LLM(str(tiny_gguf), device=cuda, deterministic=True) as llm:
+    with LLM(str(tiny_gguf), backend="reference", device=cuda, deterministic=True) as llm:
         cold = llm.generate(PROMPTS[2], params)[0]
         warm = llm.generate(PROMPTS, params)[2]
         tiles = llm.built.deterministic_tiles
@@ -196,17 +196,19 @@ def test_auto_takes_the_gpu(cuda, tiny_gguf):
 
 
 def test_a_pool_larger_than_the_gpu_is_refused_with_what_is_free(cuda, tiny_gguf):
-    with pytest.raises(ConfigError, match=r"but only \d+ bytes of memory are free: lower it"):
+    with pytest.raises(ConfigError, match=r"GiB are free; .* it would fit with --kv-cache-memory"):
         LLM(str(tiny_gguf), device=cuda, kv_cache_memory_bytes=1 << 50)
 
 
 def test_free_memory_shrinks_by_what_is_taken(cuda):
     device = find_device(cuda)
-    before = free_device_bytes(device)
+    before, size = device_memory(device)
     taken = torch.empty(256 << 20, dtype=torch.uint8, device=device)
 
+    after, same = device_memory(device)
+    assert size == same
     # Other programs may use the GPU too.
-    assert abs(before - free_device_bytes(device) - taken.numel()) < 64 << 20
+    assert abs(before - after - taken.numel()) < 64 << 20
 
 
 def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(cuda, tiny_gguf):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from octavo import LLM, ConfigError
+from octavo.config import EngineConfig
 from octavo.models.weights import weight_shapes
+
+GIB = 1 << 30
 
 
 def test_the_cpu_can_be_asked_for(tiny_gguf):
@@ -30,19 +34,70 @@ def test_a_device_is_a_name(tiny_gguf, device):
         LLM(str(tiny_gguf), device=device)
 
 
-def test_the_pool_of_a_gpu_is_three_quarters_of_what_the_weights_leave(tiny_gguf, monkeypatch):
-    free = 2 << 20
-    monkeypatch.setattr("octavo.runner.device.free_device_bytes", lambda device: free)
+@pytest.fixture
+def card(monkeypatch):
+    """Tell the engine that its device has memory of its own: free and total bytes."""
 
-    with LLM(str(tiny_gguf), device="cpu", backend="reference") as llm:
-        weights = 4 * sum(math.prod(shape) for shape in weight_shapes(llm.built.spec).values())
-        pool = llm.built.num_blocks * llm.built.layout.block_bytes
+    def give(free, total):
+        monkeypatch.setattr("octavo.runner.device.device_memory", lambda device: (free, total))
 
-    assert 0 <= (free - weights) * 3 // 4 - pool < llm.built.layout.block_bytes
+    return give
 
 
-def test_weights_that_do_not_fit_a_gpu_are_refused(tiny_gguf, monkeypatch):
-    monkeypatch.setattr("octavo.runner.device.free_device_bytes", lambda device: 100_000)
+def reference(path, **settings):
+    return LLM(str(path), device="cpu", backend="reference", **settings)
 
-    with pytest.raises(ConfigError, match=r"weights take \d+ bytes, but cpu has 100000 free"):
-        LLM(str(tiny_gguf), device="cpu", backend="reference")
+
+def test_the_pool_of_a_gpu_is_what_its_share_leaves_beside_all_else(tiny_gguf, card):
+    card(GIB, GIB)
+    notes = []
+
+    with reference(tiny_gguf, gpu_memory_utilization=0.5, report=notes.append) as llm:
+        spec, blocks = llm.built.spec, llm.built.num_blocks
+        pool = blocks * llm.built.layout.block_bytes
+
+    weights = 4 * sum(math.prod(shape) for shape in weight_shapes(spec).values())
+    assert pool < GIB // 2 - weights
+    assert any("- weights in float32" in note for note in notes)
+    assert any("= KV in float32" in note for note in notes)
+
+
+def test_weights_that_do_not_fit_a_gpu_are_refused_with_another_way(tiny_gguf, card):
+    card(100_000, 110_000)
+
+    with pytest.raises(ConfigError, match=r"cpu has too little memory: 0\.9 of its") as caught:
+        reference(tiny_gguf)
+
+    assert "it would fit with --backend cpu --device cpu" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_size_of_the_pool_may_be_given_where_the_share_is_too_small(tiny_gguf, card):
+    card(GIB, GIB)
+
+    with reference(tiny_gguf, gpu_memory_utilization=0.01, kv_cache_memory_bytes=1 << 20) as llm:
+        assert llm.built.num_blocks == (1 << 20) // llm.built.layout.block_bytes
+
+
+def test_a_pool_larger_than_the_gpu_is_refused_with_one_that_fits(tiny_gguf, card):
+    card(GIB, GIB)
+
+    with pytest.raises(ConfigError, match=r"too much; it would fit with --kv-cache-memory-bytes"):
+        reference(tiny_gguf, kv_cache_memory_bytes=1 << 50)
+
+
+def test_a_share_of_a_gpu_means_nothing_on_a_cpu(tiny_gguf):
+    message = "gpu_memory_utilization is 0.9, but on cpu the pool lies in the machine's memory"
+    with pytest.raises(ConfigError, match=message):
+        LLM(str(tiny_gguf), device="cpu", gpu_memory_utilization=0.9)
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.01, True, "0.9", float("nan")])
+def test_a_share_is_above_0_and_at_most_1(share):
+    with pytest.raises(ConfigError, match="gpu_memory_utilization must be above 0 and at most 1"):
+        EngineConfig(gpu_memory_utilization=share)
+
+
+def test_a_share_may_be_any_kind_of_number():
+    assert EngineConfig(gpu_memory_utilization=1).gpu_memory_utilization == 1.0
+    assert EngineConfig(gpu_memory_utilization=np.float32(0.5)).gpu_memory_utilization == 0.5

@@ -12,6 +12,7 @@ import pytest
 from octavo import cpu
 from octavo.contract.model import ModelSpec
 from octavo.models.decoder import load_decoder
+from octavo.models.weights import float32_numbers
 from octavo.testing.tiny import hand_for
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "models"
@@ -26,6 +27,9 @@ class Llama2c:
 
     def tensor(self, name):
         return self.tensors[name]
+
+    def numbers(self, name):
+        return float32_numbers(self.tensors[name])
 
     def stored_rows(self, name):
         return "F32", np.ascontiguousarray(self.tensors[name]).view(np.uint8)

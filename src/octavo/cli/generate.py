@@ -13,10 +13,12 @@ from octavo.cli.options import (
     Deterministic,
     Device,
     DType,
+    EnforceEager,
     EngineSeed,
     Eviction,
     Json,
     KVDType,
+    LoadFormat,
     MaxLength,
     MaxSeqs,
     Model,
@@ -29,6 +31,7 @@ from octavo.cli.options import (
     Scheduling,
     StepTokens,
     Threads,
+    Utilization,
 )
 from octavo.cli.output import note, print_json, say
 from octavo.cli.sampling import with_sampling
@@ -47,6 +50,7 @@ def generate(
     prompts: Prompts = None,
     file: PromptFile = None,
     model: Model = None,
+    load_format: LoadFormat = "auto",
     raw: Raw = False,
     params: SamplingParams,
     dtype: DType = "auto",
@@ -54,6 +58,7 @@ def generate(
     device: Device = "auto",
     block_size: BlockSize = 16,
     kv_cache_memory_bytes: PoolBytes = None,
+    gpu_memory_utilization: Utilization = None,
     max_num_seqs: MaxSeqs = 128,
     max_num_batched_tokens: StepTokens = 2048,
     max_model_len: MaxLength = None,
@@ -63,6 +68,7 @@ def generate(
     backend: Backend = "auto",
     cpu_arithmetic: Arithmetic = None,
     threads: Threads = None,
+    enforce_eager: EnforceEager = False,
     engine_seed: EngineSeed = 0,
     deterministic: Deterministic = False,
     offline: Offline = False,
@@ -74,12 +80,14 @@ def generate(
     texts = _read_prompts(prompts, file)
     llm = LLM(
         model,
+        load_format=load_format,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         device=device,
         seed=engine_seed,
         block_size=block_size,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
+        gpu_memory_utilization=gpu_memory_utilization,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
@@ -89,6 +97,7 @@ def generate(
         backend=backend,
         cpu_arithmetic=cpu_arithmetic,
         threads=threads,
+        enforce_eager=enforce_eager,
         deterministic=deterministic,
         offline=offline,
     )

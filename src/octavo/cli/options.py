@@ -15,6 +15,11 @@ Model = Annotated[
     str | None,
     Option(help="A path, a known name or a hub id; default: the embedded one."),
 ]
+LoadFormat = Annotated[str, Option(help="auto, or dummy: made-up weights, for measuring.")]
+Shape = Annotated[
+    str | None,
+    Option(help="With dummy weights, in place of a model: llama-3.1-8b and others."),
+]
 Raw = Annotated[bool, Option("--raw", help="Continue the text: no chat template.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON document.")]
 
@@ -36,6 +41,9 @@ KVDType = Annotated[
 ]
 BlockSize = Annotated[int, Option(help="Tokens per KV block.")]
 PoolBytes = Annotated[int | None, Option(help="Size of the KV pool.")]
+Utilization = Annotated[
+    float | None, Option(help="Share of a GPU's memory that may be used; without it, 0.9.")
+]
 MaxSeqs = Annotated[int, Option(help="Sequences that run at once.")]
 StepTokens = Annotated[int, Option(help="Tokens computed in one step.")]
 MaxLength = Annotated[int | None, Option(help="Longest text, in tokens.")]
@@ -48,6 +56,9 @@ Arithmetic = Annotated[
     str | None, Option(help="Of the backend cpu: int8 (default), bf16 or float32.")
 ]
 Threads = Annotated[int | None, Option(help="Of the backend cpu.")]
+EnforceEager = Annotated[
+    bool, Option("--enforce-eager", help="On a GPU: no captured graphs. Slower; less memory.")
+]
 EngineSeed = Annotated[int, Option(help="Gives seeds to prompts without one.")]
 Deterministic = Annotated[
     bool,

@@ -249,6 +249,7 @@ def _open(config: EngineConfig, text: str, text_name: str) -> tuple[Built, Bench
 
     tap = Tap()
     built = build_engine(config, report=note, on_logits=tap)
+    assert built.tokenizer is not None, "a model's own files have one"
     tokens = built.tokenizer.encode(text, add_special_tokens=False)
     return built, Bench(built.engine, tap, built.namespace, tokens, text_name)
 

@@ -25,9 +25,12 @@ class Logprob(msgspec.Struct, frozen=True, gc=False):
 
 
 class Speller:
-    """Knows the text of single tokens; each is decoded once."""
+    """Knows the text of single tokens; each is decoded once.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    tokenizer: None: no token has a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._texts: dict[int, str] = {}
 
@@ -41,22 +44,25 @@ class Speller:
             for one in logprobs
         )
 
-    def _text(self, token: int) -> str:
+    def _text(self, token: int) -> str | None:
         text = self._texts.get(token)
-        if text is None:
+        if text is None and self._tokenizer is not None:
             text = self._tokenizer.decode([token], skip_special_tokens=False)
             self._texts[token] = text
         return text
 
 
 class AnswerText:
-    """The text of one choice, piece by piece, up to where it stops."""
+    """The text of one choice, piece by piece, up to where it stops.
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+    tokenizer: None: the text stays empty.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
         self.decodes = params.detokenize
         self._keeps_stop = params.include_stop_str_in_output
         self._detokenizer = None
-        if params.detokenize:
+        if params.detokenize and tokenizer is not None:
             self._detokenizer = Detokenizer(
                 tokenizer,
                 params.stop,

@@ -59,7 +59,8 @@ class Output(msgspec.Struct, frozen=True):
 class Engine:
     """Runs requests; knows tokens and text, never tensors.
 
-    depth: steps in flight, 1 or 2. Not for use from several threads at once.
+    tokenizer: None: answers are token ids without text. depth: steps in flight, 1 or 2. Not for
+    use from several threads at once.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Engine:
         scheduler: Scheduler,
         cache: Cache,
         runner: ModelRunner,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         *,
         depth: int = 1,
         clock: Callable[[], float] = time.monotonic,

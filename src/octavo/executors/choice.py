@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from octavo.contract.batch import Batch
     from octavo.contract.layout import KVLayout
     from octavo.engine.engine import ModelRunner
+    from octavo.executors.gpu_memory import GpuPlan
 
     Observer: TypeAlias = Callable[[Batch, Any], None]
     """Receives the logits of a step, [slices that sample, vocab_size]: a tensor or an array."""
@@ -49,8 +50,13 @@ class Choice(Protocol):
         ...
 
     @property
-    def gpu_bytes(self) -> int | None:
-        """Bytes that the weights will leave of a GPU; None: there is none."""
+    def gpu_plan(self) -> GpuPlan | None:
+        """What will lie where on its GPU, as it is now; None: there is none."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight that it is quickest with."""
         ...
 
     def make(

@@ -15,6 +15,7 @@ from octavo.models.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from octavo.engine.engine import ModelRunner
     from octavo.executors.choice import Observer
+    from octavo.executors.gpu_memory import GpuPlan
 
 NATIVE = "cpu"
 """Its name as a backend."""
@@ -33,7 +34,8 @@ class NativeChoice:
     layout: KVLayout
     backend: str = NATIVE
     device: str = "cpu"
-    gpu_bytes: int | None = None
+    gpu_plan: GpuPlan | None = None
+    depth: int = 1
 
     @property
     def weight_bytes(self) -> int:

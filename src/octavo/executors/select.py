@@ -10,6 +10,7 @@ from pathlib import Path
 from octavo.config import EngineConfig
 from octavo.cpu import NativeUnfit
 from octavo.errors import ConfigError
+from octavo.executors import gpu
 from octavo.executors.choice import Choice
 from octavo.executors.native import NATIVE, choose_native, native_isa
 from octavo.executors.torch import choose_torch
@@ -32,11 +33,16 @@ def select_executor(
     """
     if config.backend == NATIVE:
         return _native(config, checkpoint, report)
+    if config.backend in gpu.NAMES:
+        return gpu.choose_gpu(config, checkpoint)
     if config.backend != AUTO:
         return choose_torch(config, checkpoint)
     native_alone = config.cpu_arithmetic is not None or config.threads is not None
-    if not native_alone and config.device == "auto" and torch_sees_gpu():
-        reason = "device auto means the GPU that is here"
+    if not native_alone and _means_gpu(config.device):
+        try:
+            return gpu.choose_gpu(config, checkpoint)
+        except gpu.GpuUnfit as unfit:
+            reason = str(unfit)
     else:
         try:
             return _native(config, checkpoint, report)
@@ -48,6 +54,10 @@ def select_executor(
     choice = choose_torch(replace(config, backend=REFERENCE), checkpoint)
     report(f"backend: {REFERENCE} ({reason})")
     return choice
+
+
+def _means_gpu(device: str) -> bool:
+    return (device == "auto" or device.startswith("cuda")) and torch_sees_gpu()
 
 
 def _native(config: EngineConfig, checkpoint: Checkpoint, report: Callable[[str], None]) -> Choice:
@@ -67,7 +77,9 @@ def explain_auto() -> tuple[str, str]:
     Raises ConfigError if there is none.
     """
     if torch_sees_gpu():
-        return REFERENCE, "torch sees a GPU"
+        if importlib.util.find_spec("triton") is None:
+            return REFERENCE, "torch sees a GPU, but Triton is not installed"
+        return gpu.best_backend(), "torch sees a GPU"
     try:
         isa = native_isa()
     except NativeUnfit as unfit:

@@ -14,6 +14,7 @@ from octavo.contract.layout import KVLayout, kv_layout
 from octavo.contract.model import ModelSpec
 from octavo.errors import ConfigError
 from octavo.executors.choice import named
+from octavo.executors.gpu_memory import GATHERING, Card, Demand, GpuPlan, Way
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.weights import weight_shapes
 
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     from octavo.attention.backend import AttentionBackend
     from octavo.engine.engine import ModelRunner
     from octavo.executors.choice import Observer
+    from octavo.models.decoder import Decoder
     from octavo.pages.arena import Arena
     from octavo.pages.codec import KVCodec, KVCodecs
 
     MakeAttention: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
 
 
-OTHERS = ("auto", "cpu")
+OTHERS = ("auto", "cpu", "flashinfer", "triton")
 """Backends that are no torch executors."""
 
 
@@ -55,6 +57,21 @@ def kv_codecs() -> dict[str, Callable[[], KVCodec]]:
     return extended("octavo.codecs", CODECS)
 
 
+def other_cards(device: str) -> list[Card]:
+    """Describe the GPUs that torch sees, but for the one that is named; loads torch."""
+    import torch
+
+    from octavo.runner.device import device_memory, present
+
+    cards: list[Card] = []
+    for name in present():
+        memory = None if name == device else device_memory(torch.device(name))
+        if memory is not None:
+            free, total = memory
+            cards.append(Card(name, total, free))
+    return cards
+
+
 @dataclass(frozen=True, slots=True)
 class TorchChoice:
     """A decoder of torch modules, on one device."""
@@ -66,6 +83,8 @@ class TorchChoice:
     """Of the weights."""
     codecs: KVCodecs
     layout: KVLayout
+    way: Way = GATHERING
+    depth: int = 1
 
     @property
     def backend(self) -> str:
@@ -91,38 +110,63 @@ class TorchChoice:
         return ITEM_BYTES[self.dtype] * sum(math.prod(shape) for shape in shapes)
 
     @property
-    def gpu_bytes(self) -> int | None:
-        """Bytes that the weights will leave of a GPU; None: there is none. Raises ConfigError."""
-        from octavo.runner.device import free_device_bytes
+    def gpu_plan(self) -> GpuPlan | None:
+        """What will lie where on its GPU, as it is now; None: there is none."""
+        from octavo.runner.device import device_memory
 
-        free = free_device_bytes(self.place)
-        if free is None:
+        memory = device_memory(self.place)
+        if memory is None:
             return None
-        weights = self.weight_bytes
-        if weights >= free:
+        free, total = memory
+        return GpuPlan(Card(self.device, total, free), self.demand)
+
+    @property
+    def demand(self) -> Demand:
+        """What it will hold on a GPU."""
+        return Demand(
+            config=self.config,
+            spec=self.checkpoint.spec,
+            layout=self.layout,
+            dtype=self.dtype,
+            weight_bytes=self.weight_bytes,
+            way=self.way,
+        )
+
+    def load_decoder(self) -> Decoder:
+        """Load the weights onto the device. Raises ConfigError or ModelError."""
+        import torch
+
+        from octavo.models.decoder import load_decoder
+
+        try:
+            return load_decoder(self.checkpoint, dtype=self.dtype, device=self.place)
+        except torch.OutOfMemoryError as error:
             raise ConfigError(
-                f"the weights take {weights} bytes, but {self.place} has {free} free: choose a "
-                "smaller dtype or model, another device, or end what uses this one"
-            )
-        return free - weights
+                f"{self.place} has no room for {self.weight_bytes} bytes of weights any more: end "
+                "what uses it, or choose another device"
+            ) from error
+
+    def reserve(self, num_blocks: int) -> Arena:
+        """Reserve the KV memory. Raises ConfigError."""
+        from octavo.pages.arena import Arena
+
+        try:
+            return Arena(self.layout, num_blocks, device=self.place, codecs=self.codecs)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{num_blocks * self.layout.block_bytes} bytes of KV memory cannot be allocated on "
+                f"{self.place}: lower kv_cache_memory_bytes or, on a GPU, gpu_memory_utilization"
+            ) from error
 
     def make(
         self, num_blocks: int, on_logits: Observer | None
     ) -> tuple[ModelRunner, tuple[int, ...]]:
         """Load the decoder and reserve the arena. Raises ConfigError or ModelError."""
-        from octavo.models.decoder import load_decoder
-        from octavo.pages.arena import Arena
         from octavo.runner.torch_runner import TorchRunner
 
-        config, layout = self.config, self.layout
-        decoder = load_decoder(self.checkpoint, dtype=self.dtype, device=self.place)
-        try:
-            arena = Arena(layout, num_blocks, device=self.place, codecs=self.codecs)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"{num_blocks * layout.block_bytes} bytes of KV memory cannot be allocated on "
-                f"{self.place}: lower kv_cache_memory_bytes"
-            ) from error
+        config = self.config
+        decoder = self.load_decoder()
+        arena = self.reserve(num_blocks)
         backend = named("backend", config.backend, attention_backends(), *OTHERS)
         runner = TorchRunner(
             decoder,

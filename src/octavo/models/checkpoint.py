@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +20,19 @@ from numpy.typing import NDArray
 from octavo.contract.model import ModelSpec
 from octavo.errors import ModelError
 from octavo.models.catalog import CATALOG
-from octavo.models.families import find_family, find_gguf_family, text_part, weight_names
+from octavo.models.families import (
+    Family,
+    find_family,
+    find_gguf_family,
+    text_part,
+    weight_names,
+)
 from octavo.models.gguf import GGUFFile
+from octavo.models.named import PLAIN_KINDS, NamedWeights, Place, Weights
 from octavo.models.scaling import ROPE_FACTORS
 from octavo.models.settings import Reading, spec_from_config, spec_from_gguf
 from octavo.models.stored import FolderWeights, GGUFWeights, StoredWeights, read_json
-from octavo.models.weights import EXPERT_MARK, weight_shapes
+from octavo.models.weights import EXPERT_MARK, Numbers, weight_shapes
 
 _SAMPLES = 16
 _EXPERT_SAMPLES = 2
@@ -37,58 +44,7 @@ _TEXT_ONLY = "only the text part of the model is read: it answers text, and sees
 _IGNORED_ENDINGS = ("rotary_emb.inv_freq",)
 """Old folders store the rotary frequencies, which follow from the config."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one of our weights lies."""
-
-    name: str
-    """The file's name of the tensor."""
-    part: int | None = None
-    """Which entry of its first axis, if all experts lie in one tensor."""
-
-
-@dataclass(frozen=True, slots=True)
-class _NamedWeights:
-    """Tensors by our names, known to be complete."""
-
-    stored: StoredWeights
-    places: dict[str, _Place]
-    head_dim: int
-    paired_rows: frozenset[str] = frozenset()
-    """See `Family.gguf_paired_rows`; empty for folders."""
-    norms_less_one: bool = False
-    """See `Family.folder_norms_less_one`."""
-
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        place = self.places[name]
-        values = self.stored.tensor(place.name, place.part)
-        last = name.rpartition(".")[2]
-        if self.norms_less_one and last.endswith("norm"):
-            values += 1.0
-        paired = last in self.paired_rows
-        return _halves_from_pairs(values, self.head_dim) if paired else values
-
-    def stored_rows(self, name: str) -> tuple[str, NDArray[np.uint8]]:
-        place = self.places[name]
-        shape = self.stored.shape(place.name)
-        rows = self.raw(name).reshape(shape[-2] if len(shape) > 1 else 1, -1)
-        if name.rpartition(".")[2] in self.paired_rows:
-            rows = _halves_from_pairs(rows, self.head_dim)
-        return self.kind(name), rows
-
-    def kind(self, name: str) -> str:
-        return self.stored.kind(self.places[name].name)
-
-    def release(self, name: str) -> None:
-        self.stored.release(self.places[name].name)
-
-    def raw(self, name: str) -> NDArray[np.uint8]:
-        place = self.places[name]
-        data = self.stored.raw(place.name)
-        if place.part is None:
-            return data
-        return data.reshape(self.stored.shape(place.name)[0], -1)[place.part]
+_STATED_DTYPES = ("torch_dtype", "dtype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +52,24 @@ class Checkpoint:
     """A model that has been found complete; weights are read when asked for."""
 
     path: Path
+    """Where it lies; of a shape, which lies nowhere, its name."""
     spec: ModelSpec
     dtype: str
     """Of the weights as stored: float32, float16 or bfloat16; float32 for GGUF."""
     identity: str
     """Content identity for `Namespace.model`; see `_identity`."""
-    tokenizer_source: Mapping[str, Any] | Path
-    """What the tokenizer is built from: GGUF metadata (plain values), or the folder."""
+    tokenizer_source: Mapping[str, Any] | Path | None
+    """What the tokenizer is built from: GGUF metadata (plain values), or the folder. None: dummy
+    weights, and no files with a tokenizer."""
     notes: tuple[str, ...]
     """What its user should be told; see `settings.Reading`."""
-    _weights: _NamedWeights
+    weights: Weights
+    """Read by the methods below."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Our names of all weights, the ones outside the layers included."""
-        return tuple(self._weights.places)
+        return self.weights.names
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         """Return one weight, by our name, as a writable float32 array of its own.
@@ -119,15 +78,22 @@ class Checkpoint:
         a head. Raises `KeyError` for a name the model does not have, such as "output" if the
         embeddings are tied.
         """
-        return self._weights.tensor(name)
+        return self.weights.tensor(name)
+
+    def numbers(self, name: str) -> Numbers:
+        """Return the numbers of one weight, in the order of `tensor`, as they are stored.
+
+        A view of the file where they lie there in this order, one by one; else a copy in float32.
+        """
+        return self.weights.numbers(name)
 
     def release(self, name: str) -> None:
         """Give back the memory that reading a weight took; it is read from the file again."""
-        self._weights.release(name)
+        self.weights.release(name)
 
     def stored_kind(self, name: str) -> str:
         """Return how a weight is stored, as a word: see `stored_rows`."""
-        return self._weights.kind(name)
+        return self.weights.kind(name)
 
     def stored_rows(self, name: str) -> tuple[str, NDArray[np.uint8]]:
         """Return how a matrix is stored, as a word, and its bytes: [out, bytes of a row].
@@ -135,7 +101,7 @@ class Checkpoint:
         Rows are in Hugging Face order, as those of `tensor`; a view of the file where they lie
         there so. The words are those of the file's format: "Q4_1", "F32", "bfloat16", …
         """
-        return self._weights.stored_rows(name)
+        return self.weights.stored_rows(name)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -190,7 +156,7 @@ def _open_gguf(path: Path) -> Checkpoint:
         where=str(path),
     )
     places = _checked_places(stored, family.gguf_weights, reading.spec, path)
-    weights = _NamedWeights(stored, places, reading.spec.head_dim, family.gguf_paired_rows)
+    weights = NamedWeights(stored, places, reading.spec.head_dim, family.gguf_paired_rows)
     return _checkpoint(path, reading, "float32", metadata, weights)
 
 
@@ -200,7 +166,20 @@ def _rope_factors(stored: GGUFWeights) -> tuple[float, ...] | None:
     return tuple(stored.tensor(ROPE_FACTORS).ravel().tolist())
 
 
-def _open_folder(path: Path) -> Checkpoint:
+@dataclass(frozen=True, slots=True)
+class FolderHeader:
+    """What the config.json of a folder says."""
+
+    family: Family
+    reading: Reading
+    prefix: str
+    """How the names of the weights begin; see `families.text_part`."""
+    stated_dtype: str | None
+    """Of the weights; None: it does not say."""
+
+
+def read_folder_header(path: Path) -> FolderHeader:
+    """Read the config.json of a folder, which needs no weights. Raises `ModelError`."""
     config_path = path / "config.json"
     if not config_path.is_file():
         raise ModelError(
@@ -212,9 +191,17 @@ def _open_folder(path: Path) -> Checkpoint:
     reading = spec_from_config(family, config, where=str(config_path))
     if prefix:
         reading = replace(reading, notes=(*reading.notes, _TEXT_ONLY))
-    stored = FolderWeights(path, prefix)
+    stated = next((config[key] for key in _STATED_DTYPES if config.get(key)), None)
+    known = isinstance(stated, str) and stated in PLAIN_KINDS
+    return FolderHeader(family, reading, prefix, stated if known else None)
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    header = read_folder_header(path)
+    family, reading = header.family, header.reading
+    stored = FolderWeights(path, header.prefix)
     places = _checked_places(stored, family.folder_weights, reading.spec, path)
-    weights = _NamedWeights(
+    weights = NamedWeights(
         stored, places, reading.spec.head_dim, norms_less_one=family.folder_norms_less_one
     )
     return _checkpoint(path, reading, stored.kind(places["embedding"].name), path, weights)
@@ -225,7 +212,7 @@ def _checkpoint(
     reading: Reading,
     dtype: str,
     tokenizer_source: Mapping[str, Any] | Path,
-    weights: _NamedWeights,
+    weights: NamedWeights,
 ) -> Checkpoint:
     return Checkpoint(
         path=path,
@@ -234,13 +221,13 @@ def _checkpoint(
         identity=_identity(reading.spec, weights),
         tokenizer_source=tokenizer_source,
         notes=reading.notes,
-        _weights=weights,
+        weights=weights,
     )
 
 
 def _checked_places(
     stored: StoredWeights, patterns: Mapping[str, str], spec: ModelSpec, path: Path
-) -> dict[str, _Place]:
+) -> dict[str, Place]:
     """Return where our weights lie, once every weight is there and nothing else is."""
     present = set(stored.names())
     if spec.num_layers > len(present):
@@ -276,7 +263,7 @@ def _checked_places(
             "would give wrong text."
         )
     return {
-        ours: _Place(name, int(ours.split(".")[3]) if ours in stacked else None)
+        ours: Place(name, int(ours.split(".")[3]) if ours in stacked else None)
         for ours, name in names.items()
     }
 
@@ -314,7 +301,7 @@ def _several(names: list[str]) -> str:
     return f"{len(names)} tensors ({names[0]!r} first) are"
 
 
-def _identity(spec: ModelSpec, weights: _NamedWeights) -> str:
+def _identity(spec: ModelSpec, weights: NamedWeights) -> str:
     """Name the weights by their content, the same in every process and on every machine.
 
     The digest covers the spec, each tensor's name, shape and storage type, and 16 samples of
@@ -336,15 +323,3 @@ def _identity(spec: ModelSpec, weights: _NamedWeights) -> str:
             digest.update(raw[start : start + _SAMPLE_BYTES].tobytes())
         stored.release(name)  # each sample has brought many pages with it
     return f"{spec.family}-{digest.hexdigest()}"
-
-
-_Number = TypeVar("_Number", np.float32, np.uint8)
-
-
-def _halves_from_pairs(rows: NDArray[_Number], head_dim: int) -> NDArray[_Number]:
-    """Undo the converter: within each head, rows 0, 2, 4, … come first, then 1, 3, 5, ….
-
-    rows: [heads * head_dim, in]; returns the same shape.
-    """
-    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)

@@ -6,12 +6,12 @@ Hugging Face's models: norms and rotary tables in float32, everything else in th
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,19 +24,19 @@ from octavo.models.experts import Dense, Mixture
 from octavo.models.families import FAMILIES
 from octavo.models.rope import Rotation, rotaries
 from octavo.models.rows import RowTiles
-from octavo.models.weights import weight_shapes
+from octavo.models.weights import Numbers, weight_shapes
 
 
 class WeightSource(Protocol):
-    """Where weights come from: a checkpoint, or random numbers in tests."""
+    """Where weights come from: a checkpoint, or random numbers."""
 
     @property
     def spec(self) -> ModelSpec:
         """What the weights are for."""
         ...
 
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        """Read one tensor; matrices are [out, in], rotary pairs are the two halves of a head."""
+    def numbers(self, name: str) -> Numbers:
+        """Read one weight; matrices are [out, in], rotary pairs are the two halves of a head."""
         ...
 
 
@@ -78,8 +78,10 @@ class Decoder:
         self.spec = spec
         self.layers = layers
         self._embedding = embedding
-        self._norm = norm
-        self._output = output
+        self.norm = norm
+        """Of the last states: [hidden_size]"""
+        self.output = output
+        """[vocab_size, hidden_size]"""
         self.rotaries = rotaries(spec, embedding.device, embedding.dtype)
         """Work out the rotary factors of positions; a layer says which of them it uses."""
         # Rounded, as the row it is multiplied with.
@@ -104,7 +106,7 @@ class Decoder:
         count = inputs.tokens.shape[0]
         sizes = tiles.split(count)
         padding = sum(sizes) - count
-        rows = self._embedded(F.pad(inputs.tokens, (0, padding))).split(sizes)
+        rows = self.embed(F.pad(inputs.tokens, (0, padding))).split(sizes)
         positions = F.pad(inputs.positions, (0, padding))
         turns = [rotary(positions).split(sizes) for rotary in self.rotaries]
         last = len(self.layers) - 1
@@ -182,9 +184,10 @@ class Decoder:
 
     def logits(self, x: Tensor) -> Tensor:
         """Score the vocabulary after rows: [rows, hidden_size] → [rows, vocab_size] float32."""
-        return linear(self._normed(x, self._norm), self._output).float()
+        return linear(self._normed(x, self.norm), self.output).float()
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Look up the rows of tokens: [rows] → [rows, hidden_size]."""
         rows = self._embedding[tokens]
         return rows if self._embedding_scale == 1.0 else rows * self._embedding_scale
 
@@ -235,14 +238,8 @@ class _Loader:
         self._device = device
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        values, shape = self._source.tensor(name), self._shapes[name]
-        if values.shape != shape:
-            raise ModelError(
-                f"tensor {name} has shape {values.shape}, {self._spec.family} needs {shape}"
-            )
-        # A copy: the source may give a read-only view of a mapped file.
-        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
-        tensor.copy_(torch.from_numpy(np.require(values, requirements=["C", "W"])))
+        tensor = self._empty(self._shapes[name], dtype)
+        self._fill(tensor, name)
         return tensor
 
     def norm(self, name: str) -> Tensor:
@@ -264,7 +261,29 @@ class _Loader:
         )
 
     def _together(self, head: str, *names: str) -> Tensor:
-        return torch.cat([self.tensor(head + name) for name in names])
+        """Read weights into one tensor, one below the other; no part exists twice."""
+        shapes = [self._shapes[head + name] for name in names]
+        rows = [shape[0] for shape in shapes]
+        whole = self._empty((sum(rows), *shapes[0][1:]))
+        for name, part in zip(names, whole.split(rows), strict=True):
+            self._fill(part, head + name)
+        return whole
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        return torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
+
+    def _fill(self, tensor: Tensor, name: str) -> None:
+        """Write a weight where it belongs, by one copy from where its source has it."""
+        numbers, shape = self._source.numbers(name), self._shapes[name]
+        if numbers.shape != shape:
+            raise ModelError(
+                f"tensor {name} has shape {numbers.shape}, {self._spec.family} needs {shape}"
+            )
+        values, flat = _as_tensor(numbers), tensor.view(-1)
+        if len(values) < len(flat):
+            _repeat(values.to(flat.device, flat.dtype), flat)
+        else:
+            flat.copy_(values)
 
     def _qk_norm(self, head: str) -> Tensor:
         spec = self._spec
@@ -286,3 +305,20 @@ class _Loader:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _as_tensor(numbers: Numbers) -> Tensor:
+    """View the numbers of a source as torch knows them; they are not to be written."""
+    # Files begin their tensors where they like.
+    data = np.require(numbers.data, requirements=["C", "A"])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(data).view(TORCH_DTYPES[numbers.dtype])
+
+
+def _repeat(period: Tensor, flat: Tensor) -> None:
+    """Fill one axis with a period, over and over; the last one may be cut."""
+    count = len(flat) // len(period)
+    whole, rest = flat.split([count * len(period), len(flat) - count * len(period)])
+    whole.view(count, -1).copy_(period)
+    rest.copy_(period[: len(rest)])

@@ -5,10 +5,34 @@ Torch-free: checkpoints are checked against it, planners count with it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from octavo.contract.model import ModelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 EXPERT_MARK = ".experts."
 """In the name of every weight that belongs to one expert: layers.{i}.experts.{j}.gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of one weight in the order of its rows, as its source has them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """float32, float16 or bfloat16."""
+    data: NDArray[Any]
+    """One axis of float32, or of 16 bits each as uint16, since numpy has no bfloat16; maybe a
+    read-only view of a file. Fewer numbers than the shape has are repeated until it is full."""
+
+
+def float32_numbers(values: NDArray[np.float32]) -> Numbers:
+    """Hand out an array as it is."""
+    return Numbers(values.shape, "float32", values.reshape(-1))
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

@@ -14,9 +14,6 @@ from octavo.planner.cost import Fleet, Price, plan_fleet
 from octavo.planner.subject import Subject
 from octavo.sizes import ask_bytes
 
-GRAPH_BYTES = 0
-"""The executors of this version capture no graphs."""
-
 SHAPE_CONTEXT = 4096
 """Tokens of a request if neither the wish nor the subject says."""
 
@@ -30,7 +27,7 @@ class Wish:
     """What should fit. Raises ConfigError for what no engine could do."""
 
     memory_bytes: int
-    """For weights, workspace and KV together."""
+    """For weights, workspace and KV together; of a GPU, all that it has."""
     context_tokens: int | None = None
     """Length of every request, answer included; None: the model's context, or `SHAPE_CONTEXT`."""
     requests: int = 1
@@ -86,6 +83,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     """Of KV."""
     memory_bytes: int
+    """For weights, workspace, graphs and KV together."""
+    gpu_memory_bytes: int | None
+    """All that the GPU has; None: the memory is not a GPU's."""
+    gpu_memory_utilization: float | None
     kv_bytes_per_token: int
     groups: tuple[GroupPlan, ...]
     weights_bytes: int | None
@@ -107,7 +108,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """While its prompt is computed; more than the above only where there are windows."""
     kv_bytes_all_requests: int
     memory_needed_bytes: int
-    """Weights, workspace and KV: all requests at their length, one of them at its peak."""
+    """Weights, workspace, graphs and KV: all requests at their length, one of them at its peak."""
     max_concurrent_requests: int
     fits: bool
     advice: tuple[str, ...] = ()
@@ -128,8 +129,10 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     workspace = subject.workspace_bytes(
         step_tokens=wish.step_tokens, max_num_seqs=wish.max_num_seqs
     )
-    taken = (subject.weights_bytes or 0) + (workspace or 0) + GRAPH_BYTES
-    pool = max(0, wish.memory_bytes - taken)
+    gpu, memory = subject.gpu, wish.memory_bytes
+    usable = memory if gpu is None else gpu.usable_bytes(memory)
+    taken = (subject.weights_bytes or 0) + (workspace or 0) + subject.graph_bytes
+    pool = max(0, usable - taken)
     blocks = layout.blocks_in(pool)
     per_request = layout.peak_blocks(context, 1)
     # With windows, the request whose prompt is being computed holds more than in the long run.
@@ -145,12 +148,14 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     return Plan(
         model=subject.name,
         dtype=dtype,
-        memory_bytes=wish.memory_bytes,
+        memory_bytes=usable,
+        gpu_memory_bytes=None if gpu is None else memory,
+        gpu_memory_utilization=None if gpu is None else gpu.utilization,
         kv_bytes_per_token=layout.bytes_per_token,
         groups=_groups(layout, context),
         weights_bytes=subject.weights_bytes,
         workspace_bytes=workspace,
-        graph_bytes=GRAPH_BYTES,
+        graph_bytes=subject.graph_bytes,
         kv_pool_bytes=pool,
         blocks=blocks,
         tokens=layout.capacity_tokens(blocks, wish.step_tokens),
@@ -199,7 +204,7 @@ def _changes(subject: Subject, wish: Wish, plan: Plan) -> list[_Change]:
     blocks = _smaller_blocks(subject, wish, plan)
     # A block longer than a whole request is the first thing to be mended.
     long = _long_blocks(wish, plan)
-    changes = [*(blocks if long else ()), _more_memory(wish, plan)]
+    changes = [*(blocks if long else ()), _more_memory(subject, wish, plan)]
     if most := plan.max_concurrent_requests:
         changes.append(
             _Change(f"--requests {most}", "as many as fit", replace(wish, requests=most))
@@ -246,11 +251,13 @@ def _longest_context(subject: Subject, wish: Wish, plan: Plan) -> int:
     return min(longest, subject.context or longest)
 
 
-def _more_memory(wish: Wish, plan: Plan) -> _Change:
-    need = plan.memory_needed_bytes
+def _more_memory(subject: Subject, wish: Wish, plan: Plan) -> _Change:
+    need, flag = plan.memory_needed_bytes, "--memory"
+    if subject.gpu is not None:
+        need, flag = subject.gpu.memory_for(need), "--gpu-memory"
     requests = "1 request" if plan.requests == 1 else f"{plan.requests:,} requests"
     why = f"room for {requests} of {plan.context_tokens:,} tokens"
-    return _Change(f"--memory {ask_bytes(need)}", why, replace(wish, memory_bytes=need))
+    return _Change(f"{flag} {ask_bytes(need)}", why, replace(wish, memory_bytes=need))
 
 
 def _together(subject: Subject, wish: Wish, plan: Plan) -> _Change:
@@ -267,7 +274,7 @@ def _together(subject: Subject, wish: Wish, plan: Plan) -> _Change:
         reasons.append("blocks shorter than a request")
     mended = make_plan(subject, wish)
     if not mended.fits:
-        more = _more_memory(wish, mended)
+        more = _more_memory(subject, wish, mended)
         wish = more.wish
         flags.append(more.flags)
         reasons.append(more.why)

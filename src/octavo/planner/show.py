@@ -25,13 +25,13 @@ def plan_table(plan: Plan) -> Table:
 
 def plan_bar(plan: Plan) -> Text:
     """Draw what fills the memory; what does not fit ends in an arrow."""
-    weights, workspace = plan.weights_bytes or 0, plan.workspace_bytes or 0
-    kv = plan.memory_needed_bytes - weights - workspace - plan.graph_bytes
+    weights, workspace = plan.weights_bytes or 0, (plan.workspace_bytes or 0) + plan.graph_bytes
+    kv = plan.memory_needed_bytes - weights - workspace
     sizes = (weights, workspace, kv)
     bar, legend, used, total = Text(), Text(), 0, 0
     for (name, mark, colour), size in zip(_PARTS, sizes, strict=True):
         total += size
-        end = min(_WIDTH, round(_WIDTH * total / plan.memory_bytes))
+        end = min(_WIDTH, round(_WIDTH * total / max(1, plan.memory_bytes)))
         bar.append(mark * (end - used), colour)
         used = end
         if size:
@@ -51,6 +51,7 @@ def _lines(plan: Plan) -> list[tuple[str, str]]:
     lines += [
         ("weights", _size(plan.weights_bytes)),
         ("workspace, estimated", _size(plan.workspace_bytes)),
+        *([("graphs, estimated", show_bytes(plan.graph_bytes))] if plan.graph_bytes else ()),
         ("KV pool", show_bytes(plan.kv_pool_bytes)),
         (f"  blocks of {sizes} tokens", f"{plan.blocks:,}"),
         ("  longest single text", f"{plan.tokens:,} tokens"),

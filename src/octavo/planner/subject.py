@@ -13,6 +13,7 @@ from octavo.errors import ConfigError
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.families import find_family, text_part
 from octavo.models.settings import spec_from_config
+from octavo.models.shapes import find_shape
 from octavo.models.stored import read_json
 from octavo.models.weights import weight_shapes
 
@@ -48,6 +49,28 @@ class Shape:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnGpu:
+    """What a GPU holds beside weights and KV, and how much of its memory may be used."""
+
+    utilization: float
+    taken_bytes: int
+    """In use before anything is loaded."""
+    workspace_bytes: int
+    graph_bytes: int
+
+    def usable_bytes(self, memory_bytes: int) -> int:
+        """Bytes for weights, workspace, graphs and KV on a GPU of so many bytes."""
+        return max(0, int(self.utilization * memory_bytes) - self.taken_bytes)
+
+    def memory_for(self, usable_bytes: int) -> int:
+        """Bytes that a GPU must have to leave so many: the inverse of `usable_bytes`."""
+        memory = math.ceil((usable_bytes + self.taken_bytes) / self.utilization)
+        while self.usable_bytes(memory) < usable_bytes:  # rounding
+            memory += 1
+        return memory
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A model as far as a plan needs it."""
@@ -60,6 +83,13 @@ class Subject:
     """Longest text of the model; None: nobody said."""
     weights_bytes: int | None
     """None: only the shape is known."""
+    gpu: OnGpu | None = None
+    """None: it lies in the machine's memory."""
+
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes of captured graphs."""
+        return 0 if self.gpu is None else self.gpu.graph_bytes
 
     def layout(self, *, block_size: int, dtype: str) -> KVLayout:
         """Return the layout that the engine would use."""
@@ -77,10 +107,12 @@ class Subject:
     def workspace_bytes(self, *, step_tokens: int, max_num_seqs: int) -> int | None:
         """Estimate what one step needs beside weights and KV; None: only the shape is known.
 
-        The rows of the largest step between two matrices, in float32: three times the hidden
-        width, queries, keys and values, and three times the feed-forward width; and the logits
-        of every sequence, twice.
+        On a GPU as it was counted for that. Else the rows of the largest step between two
+        matrices, in float32: three times the hidden width, queries, keys and values, and three
+        times the feed-forward width; and the logits of every sequence, twice.
         """
+        if self.gpu is not None:
+            return self.gpu.workspace_bytes
         if not isinstance(self.source, ModelSpec):
             return None
         spec = self.source
@@ -96,6 +128,11 @@ def shape_subject(shape: Shape) -> Subject:
     """Plan for a bare shape: its weights and context are unknown."""
     name = f"{shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim}"  # noqa: RUF001
     return Subject(name, shape, "bfloat16", None, None)
+
+
+def published_subject(name: str) -> Subject:
+    """Plan for a published shape, with weights in bfloat16. Raises ConfigError."""
+    return _subject(name, find_shape(name), "bfloat16")
 
 
 def is_config_alone(path: Path) -> bool:

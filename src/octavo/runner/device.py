@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from textwrap import shorten
 
 import torch
@@ -45,10 +46,19 @@ def present() -> list[str]:
     return names
 
 
-def free_device_bytes(device: torch.device) -> int | None:
-    """Bytes that can be allocated on a device now; None: it shares the machine's memory."""
+def device_memory(device: torch.device) -> tuple[int, int] | None:
+    """Bytes that can be allocated on a device now, and bytes that it has.
+
+    None: it shares the machine's memory.
+    """
     if device.type != "cuda":
         return None
-    free, _ = torch.cuda.mem_get_info(device)
+    free, total = torch.cuda.mem_get_info(device)
     # torch keeps memory that was given back, and returns it to the driver when that runs out.
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free, total
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one of this thread: kernels are started where that is."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

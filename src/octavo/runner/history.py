@@ -79,6 +79,12 @@ class Histories:
         """Drop a sequence's text. Unknown: no effect."""
         self._by_seq.pop(seq, None)
 
+    def extend(self, seq: SeqId, token: int) -> None:
+        """Append a token that the text lacked when a slice went on from it. Unknown: no effect."""
+        known = self._by_seq.get(seq)
+        if known is not None:
+            known.extend((token,))
+
     def check(self, part: Slice, where: str, *, ended: bool) -> None:
         """Assert that the text before a slice is known if it is needed; changes nothing."""
         known = None if ended else self._by_seq.get(part.seq)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.contract.batch import Batch, Sample, Slice, StepResult
-from octavo.contract.ids import NO_BLOCK, PENDING, BlockId, SeqId
+from octavo.contract.ids import NO_BLOCK, PENDING, BlockId, SeqId, StepId
 from octavo.contract.layout import KVLayout
 from octavo.runner.column import Column
 from octavo.runner.history import Histories, History
@@ -44,6 +44,7 @@ class StepArrays:
     lengths: tuple[int, ...]
     """Tokens of each slice, at least one."""
     tokens: Ints
+    """-1 - i: the device alone knows it, the i-th token that the last step has chosen."""
     positions: Ints
     """Index of each token in its text."""
     groups: tuple[GroupArrays, ...]
@@ -76,6 +77,9 @@ class Work:
     """For each sample, where its token will stand in the text."""
     histories: list[History | None] = field(default_factory=list["History | None"])
     """For each sample, the text before its token if it looks back."""
+    pending: list[int] = field(default_factory=list[int])
+    """For each sample, which of the tokens that the last step has chosen its history lacks, since
+    the device alone knows it; -1: it lacks none."""
     targets: list[Target] = field(default_factory=list[Target])
     """For each scored row, the token after it."""
 
@@ -92,7 +96,12 @@ class InputBuilder:
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
         self._tables: dict[SeqId, tuple[Column, ...]] = {}
+        # A token; -1 - i while the device alone knows it, the i-th that the last step has chosen.
         self._last: dict[SeqId, int] = {}
+        # Which step is to say that token.
+        self._due: dict[SeqId, StepId] = {}
+        # Which step is to say the token that a history lacks.
+        self._owed: dict[SeqId, StepId] = {}
         # Sequences whose token was to come from a step that failed, or was refused.
         self._lost: set[SeqId] = set()
         self._histories = Histories()
@@ -119,6 +128,8 @@ class InputBuilder:
         for seq in batch.ended:
             self._tables.pop(seq, None)
             self._last.pop(seq, None)
+            self._due.pop(seq, None)
+            self._owed.pop(seq, None)
             self._lost.discard(seq)
             self._histories.forget(seq)
         for part in batch.slices:
@@ -170,8 +181,14 @@ class InputBuilder:
                 targets = part.score.targets
                 work.targets.extend(Target(part.seq, token, part.score.top) for token in targets)
         for row, part in enumerate(part for part in slices if part.samples):
-            history = self._histories.follow(part, self._known(part))
+            known, pending = self._known(part), -1
+            if known[-1] < 0 and part.seq in self._due:
+                known, pending = known[:-1], -1 - known[-1]
+            history = self._histories.follow(part, known)
+            if pending >= 0 and history is not None:
+                self._owed[part.seq] = self._due[part.seq]
             for one in part.samples:
+                work.pending.append(-1 if history is None else pending)
                 work.samples.append(one)
                 work.sample_rows.append(row)
                 work.positions.append(part.start + len(part.tokens))
@@ -187,11 +204,36 @@ class InputBuilder:
             self._last.pop(seq, None)
             self._lost.add(seq)
 
+    def expect(self, step: StepId, samples: list[Sample]) -> None:
+        """Note that the tokens of a step are being chosen, in this order, and are not known yet."""
+        for number, one in enumerate(samples):
+            if not one.candidates:
+                self._last[one.seq] = -1 - number
+                self._due[one.seq] = step
+                self._lost.discard(one.seq)
+
+    def settle(self, result: StepResult) -> None:
+        """Keep the tokens that were expected, where no later step has been asked for one since."""
+        for seq, one in result.sampled.items():
+            if self._owed.get(seq) == result.step:
+                del self._owed[seq]
+                self._histories.extend(seq, one.token)
+            if self._due.get(seq) == result.step:
+                del self._due[seq]
+                self._last[seq] = one.token
+        for seq in result.refused:
+            self._owed.pop(seq, None)
+            if self._due.pop(seq, None) is not None:
+                self._last.pop(seq, None)
+                self._lost.add(seq)
+
     def lose(self, batch: Batch) -> None:
         """Note that a batch failed: the tokens it was to sample will never be known."""
         for part in batch.slices:
             for one in part.samples:
                 self._last.pop(one.seq, None)
+                self._due.pop(one.seq, None)
+                self._owed.pop(one.seq, None)
                 self._lost.add(one.seq)
 
     def _known(self, part: Slice) -> tuple[int, ...]:

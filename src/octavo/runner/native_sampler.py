@@ -13,7 +13,13 @@ from octavo.runner.history import History
 from octavo.runner.inputs import Target, Work
 from octavo.runner.native import NativeExecutor
 from octavo.runner.processors import banned_tokens
-from octavo.runner.sampler import Answer, broken_row, nothing_left
+from octavo.runner.sampler import (
+    Answer,
+    broken_row,
+    edits_logits,
+    nothing_left,
+    wants_likeliest,
+)
 
 Logits = NDArray[np.float32]
 Tokens = tuple[list[int] | NDArray[np.intp], list[float] | NDArray[np.float64] | None]
@@ -69,7 +75,7 @@ class Rows:
             p.frequency_penalty,
             p.presence_penalty,
         )
-        if _edits(one):
+        if edits_logits(one):
             self._add_lists(one, position, history)
         else:
             self._ends += (self._total,) * _LISTS
@@ -131,7 +137,7 @@ class NativeSampler:
 
     def sample(self, work: Work, logits: Logits | None) -> list[Answer]:
         """Answer each sample of the last step. Raises ModelError."""
-        if logits is None and all(map(_wants_likeliest, work.samples)):
+        if logits is None and all(map(wants_likeliest, work.samples)):
             return self._take_likeliest(work)
         answers: list[Answer] = []
         for first in range(0, work.sampled, self._most):
@@ -199,20 +205,6 @@ class NativeSampler:
     def _raise_broken(self, work: Work, sample: int, broken: int) -> None:
         where = f"sequence {work.samples[sample].seq} at position {work.positions[sample]}"
         raise broken_row(broken, self._vocab_size, where)
-
-
-def _edits(one: Sample) -> bool:
-    """True if anything but the draw's options acts on the logits."""
-    p = one.params
-    return bool(
-        p.allowed_token_ids is not None or one.bad_words or one.ends or p.logit_bias or p.penalizes
-    )
-
-
-def _wants_likeliest(one: Sample) -> bool:
-    """True if a sample is answered by the likeliest token and its log-probability."""
-    p = one.params
-    return p.temperature == 0 and p.logprobs is None and not one.candidates and not _edits(one)
 
 
 def _likeliest(found: Choices, place: int) -> tuple[tuple[int, ...], tuple[float, ...]]:

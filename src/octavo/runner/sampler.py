@@ -79,6 +79,22 @@ def sample(
     return chosen
 
 
+def edits_logits(one: Sample) -> bool:
+    """Tell whether anything but the draw's options acts on the logits."""
+    p = one.params
+    return bool(
+        p.allowed_token_ids is not None or one.bad_words or one.ends or p.logit_bias or p.penalizes
+    )
+
+
+def wants_likeliest(one: Sample) -> bool:
+    """Tell whether a sample is answered by the likeliest token and its log-probability."""
+    p = one.params
+    return (
+        p.temperature == 0 and p.logprobs is None and not one.candidates and not edits_logits(one)
+    )
+
+
 def find_candidates(row: Row, one: Sample, history: History | None, position: int) -> Candidates:
     """Find the likeliest tokens after a text, best first, ties by ascending id.
 

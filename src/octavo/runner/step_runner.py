@@ -118,7 +118,7 @@ class StepRunner:
             result = self._compute(batch, StepResult(step=batch.step, failed=failed))
         except Exception as error:
             self._inputs.lose(batch)
-            self._results.append(StepResult(step=batch.step, failed=failed, error=_one_line(error)))
+            self._results.append(StepResult(step=batch.step, failed=failed, error=one_line(error)))
         else:
             self._results.append(result)
 
@@ -178,7 +178,7 @@ class StepRunner:
         result.scored.update({seq: tuple(rows) for seq, rows in named.items()})
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Say what happened: the type and the first line of the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

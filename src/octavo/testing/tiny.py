@@ -17,8 +17,9 @@ from octavo.contract.ids import PENDING, BlockId, SeqId
 from octavo.contract.layout import KVLayout, kv_layout
 from octavo.contract.model import ModelSpec
 from octavo.contract.sampling import SamplingParams
+from octavo.engine.engine import ModelRunner
 from octavo.models.decoder import Decoder, load_decoder
-from octavo.models.weights import weight_shapes
+from octavo.models.weights import Numbers, float32_numbers, weight_shapes
 from octavo.pages.arena import Arena
 from octavo.runner.torch_runner import TorchRunner
 
@@ -91,6 +92,10 @@ class RandomWeights:
         spread = 0.3 if name in ("embedding", "output") else 1.5 / shape[1] ** 0.5
         return values * np.float32(spread)
 
+    def numbers(self, name: str) -> Numbers:
+        """Draw one tensor, for a decoder."""
+        return float32_numbers(self.tensor(name))
+
 
 @dataclass
 class Hand:
@@ -100,7 +105,7 @@ class Hand:
     fall behind a window are given to `discard` and then given out again.
     """
 
-    runner: TorchRunner
+    runner: ModelRunner
     layout: KVLayout
     placement: list[BlockId]
     discard: Callable[[BlockId], object] | None = None

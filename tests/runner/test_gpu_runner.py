@@ -1,0 +1,122 @@
+"""The GPU runner keeps what every runner must keep, and scores as the reference does.
+
+On a GPU if there is one, and in Triton's interpreter otherwise.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'octavo[gpu]'")
+
+from octavo.contract.batch import Batch
+from octavo.contract.model import ExpertSpec
+from octavo.testing.conformance import check_runner
+from octavo.testing.gpu import gpu_hand
+from octavo.testing.tiny import hand_for, tiny_decoder, tiny_spec
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ON_GPU = pytest.mark.skipif(DEVICE == "cpu", reason="graphs need a GPU")
+GRAPHS = [False, pytest.param(True, marks=ON_GPU)]
+KINDS = {
+    "llama": {"tied_embeddings": False, "qkv_bias": True},
+    "gemma": {
+        "qk_norm": True,
+        "query_scale": 0.5,
+        "post_norms": True,
+        "scaled_embedding": True,
+        "activation": "gelu_tanh",
+        "window": 12,
+        "window_layers": (0,),
+        "local_rope_theta": 500.0,
+    },
+    "experts in odd groups": {
+        "experts": ExpertSpec(number=4, per_token=2, intermediate_size=40, normalized=True),
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 24,
+    },
+}
+LENGTH = 70 if DEVICE == "cuda" else 36
+
+
+def words(count, seed=0):
+    return torch.randint(0, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def play(hand):
+    """Prompts in chunks, one text in company, one that goes on from another's blocks."""
+    prompt = words(LENGTH)
+    hand.start(0, prompt)
+    hand.run(hand.slice(0, 17))
+    hand.start(1, words(5, seed=1))
+    hand.run(hand.slice(0, LENGTH - 17), hand.slice(1, 5))
+    for _ in range(3):
+        hand.run(hand.slice(0, 1), hand.slice(1, 1))
+    hand.start(2, [*prompt[:32], *words(6, seed=2)], like=0)
+    hand.run(hand.slice(0, 1), hand.slice(2, 6), hand.slice(1, 1))
+    for _ in range(2):
+        hand.run(*(hand.slice(seq, 1) for seq in range(3)))
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_logits_are_those_of_the_reference(kind, graphs):
+    decoder = tiny_decoder(tiny_spec(**kind), seed=1, device=DEVICE)
+    expected, got = hand_for(decoder, block_size=8), gpu_hand(decoder, block_size=8, graphs=graphs)
+
+    play(expected)
+    play(got)
+
+    assert got.texts == expected.texts
+    for seq, rows in expected.logits.items():
+        ours, theirs = torch.stack(got.logits[seq]), torch.stack(rows)
+        torch.testing.assert_close(ours.cpu(), theirs.cpu(), atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+def test_the_runner_suite_passes(graphs):
+    decoder = tiny_decoder(device=DEVICE)
+
+    check_runner(lambda: gpu_hand(decoder, num_blocks=16, block_size=4, graphs=graphs).runner)
+
+
+def test_a_step_that_fails_is_reported_and_leaves_the_runner_usable():
+    hand = gpu_hand(tiny_decoder(device=DEVICE), block_size=4)
+    hand.start(0, words(6))
+    cut = hand.runner._cutter.cut
+
+    def burning(arrays):
+        raise RuntimeError("the device caught fire")
+
+    hand.runner._cutter.cut = burning
+    hand.runner.submit(Batch(1, (hand.slice(0, 6),)))
+    assert "caught fire" in hand.runner.collect().error
+
+    hand.runner._cutter.cut = cut
+    hand.runner.submit(Batch(2, ended=(0,)))
+    assert hand.runner.collect().error is None
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+def test_in_exact_mode_warm_equals_cold_equals_batched_bit_for_bit(graphs):
+    decoder = tiny_decoder(tiny_spec(num_heads=6, num_kv_heads=2), seed=1, device=DEVICE)
+    prompt = words(2 * LENGTH)
+    cold = gpu_hand(decoder, block_size=4, num_blocks=200, exact=True, graphs=graphs)
+    cold.start(0, prompt)
+    cold.generate(0, 5)
+
+    hand = gpu_hand(decoder, block_size=4, num_blocks=200, exact=True, graphs=graphs)
+    hand.start(1, prompt[:LENGTH])
+    hand.generate(1, 1)
+    for seq in range(2, 5):
+        hand.start(seq, words(5 * seq, seed=seq))
+    hand.start(9, prompt, like=1)
+    hand.run(hand.slice(9, 11), *(hand.slice(seq, 5 * seq) for seq in range(2, 5)))
+    while len(hand.texts[9]) < len(prompt) + 5:
+        others = [hand.slice(seq, 1) for seq in range(2, 5)]
+        hand.run(*others, hand.slice(9, len(hand.texts[9]) - hand.written[9]))
+
+    assert hand.texts[9] == cold.texts[0]
+    assert torch.equal(torch.stack(hand.logits[9]), torch.stack(cold.logits[0]))
