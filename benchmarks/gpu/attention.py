@@ -94,7 +94,8 @@ def row(case: str, how: str, ms: float, rate: float, unit: str) -> dict:
 
 
 def timed(call) -> float:
-    return triton.testing.do_bench(call, return_mode="median", warmup=20, rep=100)
+    # In a graph: launches from Python take longer than some of these kernels.
+    return triton.testing.do_bench_cudagraph(call, rep=50, return_mode="median")
 
 
 def put(values: np.ndarray) -> torch.Tensor:
