@@ -41,6 +41,9 @@ NAMES = (FLASHINFER, TRITON)
 
 FLASHINFER_HEADS = (64, 128, 256)
 
+LEAST_CAPABILITY = (8, 0)
+"""Of a card: before Ampere none multiplies bfloat16."""
+
 
 class GpuUnfit(ConfigError):
     """The GPU executor cannot do what is asked for; `auto` takes another one."""
@@ -159,7 +162,7 @@ def choose_gpu(config: EngineConfig, checkpoint: Checkpoint) -> GpuChoice:
     Raises ConfigError if the device or a library is missing; GpuUnfit, which is one, if the
     kernels cannot do what is asked for.
     """
-    backend = best_backend() if config.backend == "auto" else config.backend
+    backend = TRITON if config.backend == "auto" else config.backend
     if backend == FLASHINFER and importlib.util.find_spec("flashinfer") is None:
         raise GpuUnfit(
             f"the backend {backend} needs FlashInfer, which is not installed: pip install "
@@ -182,6 +185,8 @@ def choose_gpu(config: EngineConfig, checkpoint: Checkpoint) -> GpuChoice:
             f"the backend {backend} computes on NVIDIA GPUs, but the device is {plain.place}: "
             "choose the backend cpu or reference, or a CUDA device"
         )
+    if plain.place.type == "cuda":
+        _check_card(backend, plain)
     stored = {plain.layout.keys.name, plain.layout.values.name}
     if not stored <= set(FUSED.reads) or len(stored) > 1:
         raise GpuUnfit(
@@ -189,28 +194,37 @@ def choose_gpu(config: EngineConfig, checkpoint: Checkpoint) -> GpuChoice:
             f"{plain.layout.dtype}: choose one of these as kv_cache_dtype, or the backend reference"
         )
     if backend == FLASHINFER:
-        backend = _flashinfer_or_other(config, plain)
+        _check_flashinfer(plain)
     way = replace(FUSED, library_bytes=FLASHINFER_BYTES) if backend == FLASHINFER else FUSED
     return GpuChoice(replace(plain, config=replace(config, dtype=dtype), way=way), backend)
 
 
-def best_backend() -> str:
-    """Return the backend that is quickest with what is installed."""
-    return TRITON if importlib.util.find_spec("flashinfer") is None else FLASHINFER
+def _check_card(backend: str, plain: TorchChoice) -> None:
+    """Raise GpuUnfit for a card that is older than the kernels."""
+    import torch
+
+    found = torch.cuda.get_device_capability(plain.place)
+    if found < LEAST_CAPABILITY:
+        raise GpuUnfit(
+            f"the backend {backend} needs compute capability {_dotted(LEAST_CAPABILITY)}, but "
+            f"{plain.place} has {_dotted(found)}: choose the backend reference"
+        )
 
 
-def _flashinfer_or_other(config: EngineConfig, plain: TorchChoice) -> str:
-    """Return flashinfer if it can do what is asked for; with auto else triton."""
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _check_flashinfer(plain: TorchChoice) -> None:
+    """Raise GpuUnfit if FlashInfer cannot do what is asked for."""
     size, stored = plain.checkpoint.spec.head_dim, plain.layout.dtype
-    if size in FLASHINFER_HEADS and stored != "float32" and plain.dtype == stored:
-        return FLASHINFER
-    if config.backend == "auto":
-        return TRITON
-    raise GpuUnfit(
-        f"the backend {FLASHINFER} attends with heads of {' or '.join(map(str, FLASHINFER_HEADS))} "
-        f"numbers in bfloat16 or float16, not with {size} in {plain.dtype} on KV in {stored}: "
-        f"choose the backend {TRITON}"
-    )
+    if size not in FLASHINFER_HEADS or stored == "float32" or plain.dtype != stored:
+        sizes = " or ".join(map(str, FLASHINFER_HEADS))
+        raise GpuUnfit(
+            f"the backend {FLASHINFER} attends with heads of {sizes} numbers in bfloat16 or "
+            f"float16, not with {size} in {plain.dtype} on KV in {stored}: choose the backend "
+            f"{TRITON}"
+        )
 
 
 def interpreted() -> bool:

@@ -79,7 +79,7 @@ def explain_auto() -> tuple[str, str]:
     if torch_sees_gpu():
         if importlib.util.find_spec("triton") is None:
             return REFERENCE, "torch sees a GPU, but Triton is not installed"
-        return gpu.best_backend(), "torch sees a GPU"
+        return gpu.TRITON, "torch sees a GPU"
     try:
         isa = native_isa()
     except NativeUnfit as unfit:
