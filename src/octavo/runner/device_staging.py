@@ -11,8 +11,9 @@ from torch import Tensor
 
 Array = NDArray[Any]
 
-_ALIGNED = 8
-"""Bytes: no number is longer, and each array begins at a multiple of it."""
+_ALIGNED = 16
+"""Bytes: each array begins at a multiple of it. Kernels are compiled for such places: others would
+have them compiled once more."""
 _TENSOR_TYPES = {
     np.dtype(np.int32): torch.int32,
     np.dtype(np.int64): torch.int64,

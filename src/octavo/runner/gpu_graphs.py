@@ -80,7 +80,7 @@ class StepGraphs:
             blocks=sizes.blocks,
             exact=sizes.exact,
         )
-        self._staging = Staging(self._places.end, decoder.device)
+        self._staging = Staging(self._places, decoder.device)
         most = max(frame.samples for frame in self._frames.values())
         spec, where = decoder.spec, {"dtype": decoder.dtype, "device": decoder.device}
         # All graphs write to these: what a graph keeps to itself, all of them would keep.
@@ -100,7 +100,7 @@ class StepGraphs:
 
     def run(self, step: HostStep, frame: Frame) -> tuple[Tensor, Tensor]:
         """Compute a step: returns states and logits of sampled rows, valid until the next one."""
-        self._staging.send(fill(step, frame), self._places)
+        self._staging.send(fill(step, frame))
         self._get(frame, step.kind).replay()
         return self._states[: frame.samples], self._logits[: frame.samples]
 
@@ -119,8 +119,7 @@ class StepGraphs:
 
     @torch.inference_mode()
     def _capture(self, frame: Frame, kind: Kind) -> torch.cuda.CUDAGraph:
-        views = self._places.views(self._staging.buffer)
-        step = paged_step(views, self._groups, kind, frame)
+        step = paged_step(self._staging.views, self._groups, kind, frame)
         # What is in the buffer now is a step that has been asked for, or one of padding: to run it
         # once more writes what it writes anyway. Kernels are compiled and libraries warmed by it.
         stream = torch.cuda.Stream()
@@ -147,4 +146,4 @@ class StepGraphs:
         arrays = {name: np.zeros(room, np.int64) for name, room in self._places.rooms.items()}
         for number in range(self._groups):
             arrays[f"blocks{number}"] -= 1
-        self._staging.send(arrays, self._places)
+        self._staging.send(arrays)

@@ -29,7 +29,6 @@ from octavo.runner.gpu_graphs import StepGraphs
 from octavo.runner.gpu_step import HostStep, StepCutter, arrays_of, paged_step
 from octavo.runner.inputs import GroupArrays, InputBuilder, StepArrays, Work
 from octavo.runner.sampler import Answer, broken_row, wants_likeliest
-from octavo.runner.staging import Staging
 from octavo.runner.step_runner import MAX_IN_FLIGHT, SCORED_ROWS, one_line
 
 TensorObserver = Callable[[Batch, Tensor], None]
@@ -105,7 +104,6 @@ class GpuRunner:
         self._graphs = graphs
         self._on_logits = on_logits
         self._groups = len(arena.layout.groups)
-        self._staging = Staging(1 << 16, arena.device)
         self._inputs = InputBuilder(
             arena.layout, num_blocks=arena.num_blocks, vocab_size=decoder.spec.vocab_size
         )
@@ -179,7 +177,7 @@ class GpuRunner:
             torch.cuda.synchronize(self._arena.device)
         self._in_flight.clear()
         del self._decoder, self._arena, self._attention, self._graphs, self._states
-        del self._sampler, self._newest, self._staging, self._inputs
+        del self._sampler, self._newest, self._inputs
 
     @torch.inference_mode()
     def _launch(self, one: _InFlight) -> None:
@@ -217,7 +215,9 @@ class GpuRunner:
     def _eager(self, step: HostStep) -> None:
         """Compute a step kernel by kernel, and keep the last states of the sampled rows."""
         self._attention.plan(step.groups)
-        views = self._staging.send(arrays_of(step))
+        arrays = arrays_of(step)
+        sent = send([one.astype(np.int32) for one in arrays.values()], self._arena.device)
+        views = dict(zip(arrays, sent, strict=True))
         paged = paged_step(views, self._groups, step.kind)
         self._states = self._decoder.states(paged, self._attention)
 

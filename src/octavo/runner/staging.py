@@ -1,4 +1,4 @@
-"""Takes a step's numbers to the device: many arrays, one copy, nobody waits."""
+"""Takes the numbers of captured steps to the device: fixed places, one copy, nobody waits."""
 
 from __future__ import annotations
 
@@ -45,44 +45,36 @@ class Places:
 
 
 class Staging:
-    """A buffer of int32 on the device, and two of the host that take turns.
+    """A buffer of int32 on the device in which arrays keep their places, and two of the host.
 
-    A turn may begin once the step before the last has been collected: then its copy is done.
+    Those of the host take turns: a turn may begin once the step before the last has been
+    collected, since its copy is done then.
     """
 
-    def __init__(self, room: int, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, places: Places, device: torch.device) -> None:
+        self._places = places
+        pinned = device.type == "cuda"
+        self._here = [
+            torch.empty(places.end, dtype=torch.int32, pin_memory=pinned) for _ in range(2)
+        ]
         self._turn = 0
-        self._reserve(room)
+        self._there = torch.empty(places.end, dtype=torch.int32, device=device)
+        self.views = places.views(self._there)
+        """Every array's place on the device, whole."""
 
-    @property
-    def buffer(self) -> Tensor:
-        """Where arrays lie on the device; another one once a step has needed more room."""
-        return self._there
+    def send(self, arrays: Arrays) -> None:
+        """Copy arrays to their places, in the order of the stream.
 
-    def send(self, arrays: Arrays, places: Places | None = None) -> dict[str, Tensor]:
-        """Copy arrays to the device, in the order of the stream; returns views of them there.
-
-        places: None puts them side by side. Arrays may be shorter than their places; what lies
-        behind means nothing. A view has its array's length, or its place's where it is given one.
+        They may be shorter than their places; what lies behind means nothing.
         """
-        if places is None:
-            places = Places.of({name: values.size for name, values in arrays.items()})
-        if places.end > len(self._there):
-            self._reserve(places.end * 2)
-        here = self._here[self._turn].numpy()
+        source = self._here[self._turn]
         self._turn = 1 - self._turn
+        here = source.numpy()
+        starts, rooms = self._places.starts, self._places.rooms
         end = 0
         for name, values in arrays.items():
-            start, count = places.starts[name], values.size
-            assert count <= places.rooms[name], f"{count} {name}, room for {places.rooms[name]}"
+            start, count = starts[name], values.size
+            assert count <= rooms[name], f"{count} {name}, room for {rooms[name]}"
             here[start : start + count] = values.reshape(-1)
             end = max(end, start + count)
-        source = self._here[1 - self._turn]
         self._there[:end].copy_(source[:end], non_blocking=True)
-        return places.views(self._there)
-
-    def _reserve(self, room: int) -> None:
-        pinned = self._device.type == "cuda"
-        self._here = [torch.empty(room, dtype=torch.int32, pin_memory=pinned) for _ in range(2)]
-        self._there = torch.empty(room, dtype=torch.int32, device=self._device)
