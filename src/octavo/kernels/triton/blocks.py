@@ -40,7 +40,8 @@ def copy_blocks(raw: Tensor, pairs: Tensor) -> None:
         _copy_blocks[grid](words, pairs, words.shape[1], WORDS=_WORDS, num_warps=8)
 
 
-@triton.jit
+# Compiled once, whatever the number of rows.
+@triton.jit(do_not_specialize=["rows"])
 def _settle_tokens(tokens_at, newest_at, out_at, rows, TILE: tl.constexpr):
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = row < rows

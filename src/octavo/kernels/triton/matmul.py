@@ -18,7 +18,8 @@ _GROUP = 8
 """Tiles of rows that go through the same columns one after the other: they find these in cache."""
 
 
-@triton.jit
+# Compiled once, whatever the number of rows.
+@triton.jit(do_not_specialize=["rows"])
 def _multiply(
     x_at, weight_at, out_at, rows, columns, inner,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr,
