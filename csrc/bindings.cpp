@@ -485,6 +485,8 @@ void bind_threads(nb::module_& module) {
 }  // namespace
 
 NB_MODULE(_cpu, module) {
+  // A process may end while a thread of its own still serves: nothing is lost by that.
+  nb::set_leak_warnings(false);
   module.def("isa", [] { return default_kernels().name; });
   module.def("available_isas", [] {
     std::vector<std::string> names;

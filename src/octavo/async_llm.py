@@ -30,11 +30,14 @@ class AsyncLLM:
     """
 
     def __init__(self, llm: LLM) -> None:
-        """Take over a built `LLM`, which must not be used directly any more."""
+        """Take over a built `LLM`, which answers nothing itself from then on.
+
+        Raises ConfigError if it is in use, closed, or another's.
+        """
         if not isinstance(llm, LLM):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"AsyncLLM is made from an LLM, got {llm!r:.80}")
         self._llm = llm
-        self._thread = EngineThread(llm.built.engine)
+        self._thread = EngineThread(llm.hand_over())
 
     async def generate(
         self,

@@ -265,7 +265,13 @@ def pool_blocks(
     Raises ConfigError if not even one token and its answer fit.
     """
     wanted, step = config.kv_cache_memory_bytes, config.max_num_batched_tokens
-    free = max(0, free_memory_bytes() - weight_bytes)
+    free = free_memory_bytes() - weight_bytes
+    if free <= 0:
+        raise ConfigError(
+            f"the weights take {weight_bytes / 2**30:.2f} GiB, but only "
+            f"{(free + weight_bytes) / 2**30:.2f} GiB of memory are free: choose a smaller model, "
+            "shape or dtype"
+        )
     if wanted is None:
         ceiling = config.max_num_seqs * layout.peak_blocks(longest, step) * layout.block_bytes
         wanted = min(int(free * _SHARE), ceiling)

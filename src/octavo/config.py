@@ -60,8 +60,9 @@ class EngineConfig:
     eviction_policy: str = "lru"
     """Which cached block is given up first: lru, or one that a plug-in brings."""
     backend: str = "auto"
-    """cpu (native kernels, without torch), triton (NVIDIA GPUs), reference, or one that a plug-in
-    brings. auto: what is quickest on the device among those that can do what is asked for."""
+    """cpu (native kernels, without torch), triton or flashinfer (NVIDIA GPUs), reference, or one
+    that a plug-in brings. auto: what is quickest on the device among those that can do what is
+    asked for."""
     cpu_arithmetic: str | None = None
     """Of the backend cpu, for weights of 8 bits or less: int8, bf16 or float32; None: int8, or
     what dtype implies. With the backend auto, this or threads means cpu."""

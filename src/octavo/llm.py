@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -98,8 +98,9 @@ class LLM:
 
         self._engine: Engine = self._built.engine
         self._runs: dict[str, _Run] = {}
-        self._stepping = threading.Lock()
-        self._closed = False
+        self._lock = threading.RLock()
+        self._thread = 0  # that is being answered, while there are runs
+        self._closed = self._handed_over = False
         self.requests = RequestBuilder(
             self._built.tokenizer,
             vocab_size=self._built.spec.vocab_size,
@@ -187,23 +188,27 @@ class LLM:
 
     def abort(self, request_id: str) -> None:
         """End a request that `stream` is answering; nothing more of it will come."""
-        self._engine.abort(request_id)
-        run = self._runs.pop(request_id, None)
+        with self._lock:
+            self._check_usable()
+            self._engine.abort(request_id)
+            run = self._runs.pop(request_id, None)
         if run is not None:
             run.open = False
 
     def _run(self, requests: list[tuple[Request, RequestOutput]]) -> Generator[Delta, None, None]:
         """Run requests to their end and keep their results up to date.
 
-        Several runs may be open at once: each step brings news of all of them, and each run
-        yields its own.
+        Several runs of one thread may be open at once: each step brings news of all of them, and
+        each run yields its own.
         """
-        self._check_usable()
         runs = [_Run(number, output) for number, (_, output) in enumerate(requests)]
+        added: list[str] = []
         try:
-            for (request, output), run in zip(requests, runs, strict=True):
-                output.effective_max_tokens = self._engine.add(request)
-                self._runs[request.id] = run
+            with self._entry():
+                for (request, output), run in zip(requests, runs, strict=True):
+                    output.effective_max_tokens = self._engine.add(request)
+                    added.append(request.id)
+                    self._runs[request.id] = run
             while any(run.unread or run.open for run in runs):
                 if not any(run.unread for run in runs):
                     self._step()
@@ -212,27 +217,55 @@ class LLM:
                         yield run.unread.popleft()
         finally:
             # After an error, Ctrl-C or a loop that was left, nothing of this call stays behind.
-            for request, _ in requests:
-                self._runs.pop(request.id, None)
-                self._engine.abort(request.id)
+            with self._lock:
+                for request_id in added:
+                    self._runs.pop(request_id, None)
+                    self._engine.abort(request_id)
 
     def _step(self) -> None:
         """Run one step and hand out its news."""
-        if not self._stepping.acquire(blocking=False):
-            raise ConfigError(
-                "this LLM is in use by another thread: give each thread an LLM, or use AsyncLLM"
-            )
-        try:
+        with self._lock:
+            self._check_usable()
+            self._thread = threading.get_ident()
             for news in self._engine.step():
                 run = self._runs.get(news.request_id)
                 if run is not None:
                     run.take_in(news)
-        finally:
-            self._stepping.release()
 
     def _check_usable(self) -> None:
         if self._closed:
             raise ConfigError("this LLM has been closed: build another one")
+        if self._handed_over:
+            raise ConfigError("this LLM belongs to an AsyncLLM: ask that one, or build another LLM")
+
+    @contextmanager
+    def _entry(self) -> Generator[None, None, None]:
+        """Let a new call in. Raises ConfigError at once if another thread is being answered."""
+        me = threading.get_ident()
+        free = self._lock.acquire(blocking=False)
+        try:
+            if not free or (self._runs and self._thread != me):
+                raise ConfigError(
+                    "this LLM is in use by another thread: give each thread an LLM, or use AsyncLLM"
+                )
+            self._check_usable()
+            self._thread = me
+            yield
+        finally:
+            if free:
+                self._lock.release()
+
+    def hand_over(self) -> Engine:
+        """Give the engine to an owner who closes it; this object answers nothing from then on.
+
+        Raises ConfigError if it is in use, closed, or has been handed over before.
+        """
+        with self._lock:
+            self._check_usable()
+            if self._runs:
+                raise ConfigError("this LLM is answering requests: end their streams first")
+            self._handed_over = True
+        return self._engine
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer. Raises RequestError if it has none."""
@@ -244,7 +277,9 @@ class LLM:
 
     def reset_prefix_cache(self) -> int:
         """Forget cached texts that no sequence uses; returns the number of blocks."""
-        return self._engine.reset_prefix_cache()
+        with self._lock:
+            self._check_usable()
+            return self._engine.reset_prefix_cache()
 
     def get_metrics(self) -> list[Metric]:
         """Return the engine's counters and gauges, under vLLM's names where it has them."""
@@ -270,9 +305,14 @@ class LLM:
         return self._built
 
     def close(self) -> None:
-        """Give memory back; the object is of no use afterwards."""
-        self._closed = True
-        self._engine.close()
+        """Give memory back; the object is of no use afterwards.
+
+        Once it has been handed over: no effect.
+        """
+        with self._lock:
+            if not self._handed_over:
+                self._closed = True
+                self._engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -307,7 +347,8 @@ class _Run:
 
 
 def _bar(wanted: bool, answers: int) -> AbstractContextManager[Progress | None]:
-    if not wanted or not sys.stderr.isatty():
+    # A process may have no stderr.
+    if not wanted or sys.stderr is None or not sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         return nullcontext()
     from octavo.progress import progress_bar
 
@@ -315,4 +356,5 @@ def _bar(wanted: bool, answers: int) -> AbstractContextManager[Progress | None]:
 
 
 def _to_stderr(message: str) -> None:
-    sys.stderr.write(message + "\n")
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr.write(message + "\n")

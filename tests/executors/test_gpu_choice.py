@@ -14,6 +14,7 @@ from octavo import LLM, ConfigError
 from octavo.config import EngineConfig
 from octavo.contract.model import ExpertSpec
 from octavo.executors.gpu import choose_gpu
+from octavo.executors.gpu_memory import fused_dtype
 from octavo.models.checkpoint import open_checkpoint
 
 
@@ -82,12 +83,26 @@ def test_experts_have_no_strict_mode_there(tiny_gguf):
         choose_gpu(EngineConfig(backend="triton", deterministic=True), mixture)
 
 
-def test_low_bit_weights_are_held_in_bfloat16_unless_somebody_says_otherwise(tiny_gguf):
+def test_low_bit_weights_are_held_in_bfloat16_unless_they_are_interpreted(tiny_gguf):
     checkpoint = open_checkpoint(tiny_gguf)
 
-    assert choose_gpu(EngineConfig(backend="triton"), checkpoint).plain.dtype == "bfloat16"
-    named = EngineConfig(backend="triton", dtype="float32")
-    assert choose_gpu(named, checkpoint).plain.dtype == "float32"
+    assert fused_dtype(checkpoint.dtype) == "bfloat16"
+    assert choose_gpu(EngineConfig(backend="triton"), checkpoint).plain.dtype == "float32"
+    named = EngineConfig(backend="triton", dtype="float16")
+    assert choose_gpu(named, checkpoint).plain.dtype == "float16"
+
+
+def test_bfloat16_is_not_interpreted(tiny_gguf):
+    message = refusal(tiny_gguf, backend="triton", dtype="bfloat16")
+
+    assert "interpreter does not multiply bfloat16: choose float32 or float16" in message
+
+
+@pytest.mark.parametrize("setting", [{"threads": 1}, {"cpu_arithmetic": "int8"}])
+def test_settings_of_the_cpu_are_refused_by_name(tiny_gguf, setting):
+    message = refusal(tiny_gguf, backend="triton", **setting)
+
+    assert "but the backend is 'triton': only the backend cpu has it" in message
 
 
 def test_graphs_that_nobody_captures_cannot_be_turned_off(tiny_gguf):

@@ -36,7 +36,7 @@ from octavo.cli.options import (
 from octavo.cli.output import note, print_json, say
 from octavo.cli.sampling import with_sampling
 from octavo.contract.sampling import SamplingParams
-from octavo.errors import RequestError
+from octavo.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
@@ -78,6 +78,8 @@ def generate(
     from octavo import LLM
 
     texts = _read_prompts(prompts, file)
+    if not json:
+        _check_shown(params)
     llm = LLM(
         model,
         load_format=load_format,
@@ -111,6 +113,17 @@ def generate(
         _print_text(texts, results)
     failed = any(answer.finish_reason == "error" for r in results for answer in r.outputs)
     return 1 if failed else 0
+
+
+def _check_shown(params: SamplingParams) -> None:
+    """Raise ConfigError for an option whose outcome only --json shows."""
+    asked = {
+        "--logprobs": params.logprobs is not None,
+        "--prompt-logprobs": params.prompt_logprobs is not None,
+        "--no-detokenize": not params.detokenize,
+    }
+    for flag in (flag for flag, given in asked.items() if given):
+        raise ConfigError(f"what {flag} asks for is only shown with --json: add that, or leave it")
 
 
 def _read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:

@@ -18,7 +18,7 @@ from octavo.executors.gpu_memory import (
     fused_dtype,
     mixed_sizes,
 )
-from octavo.executors.torch import TorchChoice, choose_torch
+from octavo.executors.torch import TorchChoice, choose_torch, refuse_cpu_settings
 from octavo.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -163,30 +163,28 @@ def choose_gpu(config: EngineConfig, checkpoint: Checkpoint) -> GpuChoice:
     kernels cannot do what is asked for.
     """
     backend = TRITON if config.backend == "auto" else config.backend
-    if backend == FLASHINFER and importlib.util.find_spec("flashinfer") is None:
+    refuse_cpu_settings(config, backend)
+    stored_dtype = checkpoint.dtype if interpreted() else fused_dtype(checkpoint.dtype)
+    dtype = stored_dtype if config.dtype == "auto" else config.dtype
+    plain = choose_torch(replace(config, backend="reference", dtype=dtype), checkpoint)
+    if plain.place.type == "cuda":
+        _check_card(backend, plain)
+    elif not interpreted():
         raise GpuUnfit(
-            f"the backend {backend} needs FlashInfer, which is not installed: pip install "
-            f"'octavo[gpu]', or choose the backend {TRITON}"
+            f"the backend {backend} computes on NVIDIA GPUs, but the device is {plain.place}: "
+            "choose the backend cpu or reference, or a CUDA device"
         )
-    if importlib.util.find_spec("triton") is None:
+    elif dtype == "bfloat16":
         raise GpuUnfit(
-            f"the backend {backend} needs Triton, which is not installed: pip install "
-            "'octavo[gpu]', or choose the backend reference"
+            "Triton's interpreter does not multiply bfloat16: choose float32 or float16 as dtype, "
+            "or leave TRITON_INTERPRET out on a GPU"
         )
+    _check_libraries(backend)
     if config.deterministic and checkpoint.spec.experts is not None:
         raise GpuUnfit(
             f"the backend {backend} has no deterministic mode for mixtures of experts: choose the "
             "backend reference, or turn deterministic off"
         )
-    dtype = fused_dtype(checkpoint.dtype) if config.dtype == "auto" else config.dtype
-    plain = choose_torch(replace(config, backend="reference", dtype=dtype), checkpoint)
-    if plain.place.type != "cuda" and not interpreted():
-        raise GpuUnfit(
-            f"the backend {backend} computes on NVIDIA GPUs, but the device is {plain.place}: "
-            "choose the backend cpu or reference, or a CUDA device"
-        )
-    if plain.place.type == "cuda":
-        _check_card(backend, plain)
     stored = {plain.layout.keys.name, plain.layout.values.name}
     if not stored <= set(FUSED.reads) or len(stored) > 1:
         raise GpuUnfit(
@@ -197,6 +195,20 @@ def choose_gpu(config: EngineConfig, checkpoint: Checkpoint) -> GpuChoice:
         _check_flashinfer(plain)
     way = replace(FUSED, library_bytes=FLASHINFER_BYTES) if backend == FLASHINFER else FUSED
     return GpuChoice(replace(plain, config=replace(config, dtype=dtype), way=way), backend)
+
+
+def _check_libraries(backend: str) -> None:
+    """Raise GpuUnfit if what the backend needs is not installed."""
+    if backend == FLASHINFER and importlib.util.find_spec("flashinfer") is None:
+        raise GpuUnfit(
+            f"the backend {backend} needs FlashInfer, which is not installed: pip install "
+            f"'octavo[gpu]', or choose the backend {TRITON}"
+        )
+    if importlib.util.find_spec("triton") is None:
+        raise GpuUnfit(
+            f"the backend {backend} needs Triton, which is not installed: pip install "
+            "'octavo[gpu]', or choose the backend reference"
+        )
 
 
 def _check_card(backend: str, plain: TorchChoice) -> None:

@@ -178,6 +178,17 @@ class TorchChoice:
         return runner, runner.row_tiles.sizes
 
 
+def refuse_cpu_settings(config: EngineConfig, backend: str) -> None:
+    """Raise ConfigError for a setting that only the backend cpu has."""
+    for name in ("cpu_arithmetic", "threads"):
+        value = getattr(config, name)
+        if value is not None:
+            raise ConfigError(
+                f"{name} is {value!r}, but the backend is {backend!r}: only the backend cpu "
+                f"has it; choose that, or leave {name} out"
+            )
+
+
 def choose_torch(config: EngineConfig, checkpoint: Checkpoint) -> TorchChoice:
     """Choose the torch executor. Raises ConfigError if torch, the device or a codec is missing."""
     if importlib.util.find_spec("torch") is None:
@@ -188,13 +199,7 @@ def choose_torch(config: EngineConfig, checkpoint: Checkpoint) -> TorchChoice:
     from octavo.runner.device import find_device
 
     named("backend", config.backend, attention_backends(), *OTHERS)
-    for name in ("cpu_arithmetic", "threads"):
-        value = getattr(config, name)
-        if value is not None:
-            raise ConfigError(
-                f"{name} is {value!r}, but the backend is {config.backend!r}: only the backend cpu "
-                f"has it; choose that, or leave {name} out"
-            )
+    refuse_cpu_settings(config, config.backend)
     device = find_device(config.device)
     dtype = checkpoint.dtype if config.dtype == "auto" else config.dtype
     names = format_names(dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)

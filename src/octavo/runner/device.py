@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from textwrap import shorten
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from octavo.errors import ConfigError
 
 _REASON_LETTERS = 80
+_NVIDIA_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg")
+"""One of these is there where a driver is loaded: also Tegra's, WSL's."""
 
 
 def find_device(name: str) -> torch.device:
@@ -25,6 +28,8 @@ def find_device(name: str) -> torch.device:
     # No such word, no such device, torch built without it, or a driver that fails.
     except (RuntimeError, AssertionError, NotImplementedError, ModuleNotFoundError) as error:
         reason = shorten(str(error).partition("\n")[0], _REASON_LETTERS, placeholder=" …")
+        if name.startswith("cuda") and not any(Path(file).exists() for file in _NVIDIA_FILES):
+            reason = "there is no NVIDIA driver"
         raise ConfigError(
             f"device {name!r} cannot be used here ({reason}): choose one of "
             f"{', '.join(present())}, or auto"

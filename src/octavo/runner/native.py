@@ -11,6 +11,7 @@ from octavo.background import InBackground
 from octavo.contract.batch import Copy
 from octavo.contract.layout import KVLayout
 from octavo.cpu import require_native
+from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
 from octavo.runner.inputs import StepArrays
 from octavo.runner.native_model import NativeWeights
@@ -41,7 +42,12 @@ class NativeExecutor:
         arithmetic: int8, bf16 or float32. isa: an instruction set instead of the fastest.
         """
         native = require_native()
-        pool = native.ThreadPool(threads)
+        try:
+            pool = native.ThreadPool(threads)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{threads} threads cannot be started ({error}): lower threads"
+            ) from None
         weights = NativeWeights(checkpoint, arithmetic=arithmetic, pool=pool)
         model = weights.model(layout)
         groups = [(g.block_size, g.window or 0, g.pages_per_block) for g in layout.groups]
