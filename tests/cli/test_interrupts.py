@@ -12,8 +12,24 @@ import pytest
 
 MEMORY = ["--kv-cache-memory-bytes", str(1 << 20)]
 LONG = ["--n", "600", "--temperature", "1", "--max-tokens", "480", "--ignore-eos"]
-BEGIN = "from octavo.cli import main; print('here', flush=True); main()"
-"""What the script `octavo` does, and a word as soon as our code runs."""
+BEGIN = """
+import signal
+from octavo.cli import main
+
+watch = signal.signal
+
+def once(*given):
+    signal.signal = watch
+    watch(*given)
+    print("here", flush=True)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    print("here", flush=True)
+else:
+    signal.signal = once
+main()
+"""
+"""What the script `octavo` does, and a word as soon as it looks out for Ctrl-C."""
 
 
 def begin(tiny_gguf, **options) -> subprocess.Popen[str]:
