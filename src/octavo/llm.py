@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from octavo.build import Built, build_engine
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, RequestError
+from octavo.interrupts import interrupts_wait
 
 if TYPE_CHECKING:
     from octavo.contract.request import Request
@@ -204,7 +205,7 @@ class LLM:
         runs = [_Run(number, output) for number, (_, output) in enumerate(requests)]
         added: list[str] = []
         try:
-            with self._entry():
+            with interrupts_wait(), self._entry():
                 for (request, output), run in zip(requests, runs, strict=True):
                     output.effective_max_tokens = self._engine.add(request)
                     added.append(request.id)
@@ -217,14 +218,14 @@ class LLM:
                         yield run.unread.popleft()
         finally:
             # After an error, Ctrl-C or a loop that was left, nothing of this call stays behind.
-            with self._lock:
+            with interrupts_wait(), self._lock:
                 for request_id in added:
                     self._runs.pop(request_id, None)
                     self._engine.abort(request_id)
 
     def _step(self) -> None:
         """Run one step and hand out its news."""
-        with self._lock:
+        with interrupts_wait(), self._lock:
             self._check_usable()
             self._thread = threading.get_ident()
             for news in self._engine.step():
