@@ -154,3 +154,11 @@ def test_weights_and_kv_are_counted_as_the_engine_would_hold_them(capsys, tmp_pa
     assert document["dtype"] == layout.dtype
     assert document["kv_bytes_per_token"] == layout.bytes_per_token
     assert document["weights_bytes"] == choose_executor(EngineConfig(model=str(path))).weight_bytes
+
+
+def test_a_context_beyond_the_models_is_refused(capsys):
+    arguments = ["--shape", "llama-3.1-8b", "--memory", "200GB", "--context", "200000"]
+
+    assert run(["plan", *arguments]) == 2
+    message = "--context is 200000, but the model's context is 131072: lower it"
+    assert message in capsys.readouterr().err

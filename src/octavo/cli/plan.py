@@ -106,6 +106,10 @@ def plan(
     config = _config(wish, device, gpu_memory_utilization)
     numbers = (layers, kv_heads, heads, head_dim)
     subject, path = _subject(model, shape, numbers, offline=offline)
+    if context is not None and subject.context is not None and context > subject.context:
+        raise ConfigError(
+            f"--context is {context}, but the model's context is {subject.context}: lower it"
+        )
     gpu: GpuPlan | None = None
     if gpu_memory is not None:
         gpu = _plan_of_card(subject, wish, config)
