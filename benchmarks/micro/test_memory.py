@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from octavo.build import EVICTION_POLICIES
 from octavo.testing.desk import Desk
 
 BLOCK_SIZE = 16
@@ -16,8 +17,9 @@ ROUNDS = 300
 class Visits:
     """One request after another comes, is admitted, computed and goes."""
 
-    def __init__(self, *, warm: bool) -> None:
-        self.desk = Desk.paged(4 * PROMPT // BLOCK_SIZE, (BLOCK_SIZE,))
+    def __init__(self, *, warm: bool, policy: str = "lru") -> None:
+        blocks, make = 4 * PROMPT // BLOCK_SIZE, EVICTION_POLICIES[policy]
+        self.desk = Desk.paged(blocks, (BLOCK_SIZE,), policy=make)
         self.draw = Random(0)
         self.known = self.text() if warm else None
         for _ in range(8):  # from then on a cold text has to evict others
@@ -39,9 +41,11 @@ class Visits:
         return hit.tokens
 
 
+@pytest.mark.benchmark(group="a prompt of 4,096 tokens")
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-def test_lookup_admit_commit_release_of_4096_tokens(benchmark, warm):
-    visits = Visits(warm=warm)
+@pytest.mark.parametrize("policy", EVICTION_POLICIES)
+def test_lookup_admit_commit_release_of_4096_tokens(benchmark, policy, warm):
+    visits = Visits(warm=warm, policy=policy)
     benchmark.extra_info["target_ms"] = 1.0
 
     found = benchmark.pedantic(visits.visit, setup=visits.arrive, rounds=ROUNDS, warmup_rounds=10)

@@ -6,7 +6,7 @@ What the weights can be packed without is imported late, while they are packed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +18,20 @@ from octavo.executors.choice import named
 from octavo.executors.native import NATIVE, choose_native
 from octavo.executors.select import select_executor
 from octavo.machine import free_memory_bytes
+from octavo.memory.policies.arc import Arc
+from octavo.memory.policies.bonus import Bonus
+from octavo.memory.policies.cost import Cost
+from octavo.memory.policies.fifo import Fifo
+from octavo.memory.policies.gittins import Gittins
+from octavo.memory.policies.hotprefix import HotPrefix
+from octavo.memory.policies.lfu import Lfu
 from octavo.memory.policies.lru import Lru
+from octavo.memory.policies.s3fifo import S3Fifo
 from octavo.memory.reservation import RESERVATIONS
 from octavo.models.catalog import CATALOG, DEFAULT_ALIAS, find, pull
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.models.mapping import read_ahead
+from octavo.parameters import read_setting, with_parameters, write_setting
 from octavo.sched.order import ORDERS
 
 if TYPE_CHECKING:
@@ -38,9 +47,18 @@ if TYPE_CHECKING:
 
 Report = Callable[[str], None]
 
-EVICTION_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"lru": Lru}
-"""Which cached block goes first, by name."""
-
+EVICTION_POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
+    "lru": Lru,
+    "fifo": Fifo,
+    "lfu": Lfu,
+    "s3fifo": S3Fifo,
+    "arc": Arc,
+    "bonus": Bonus,
+    "gittins": Gittins,
+    "cost": Cost,
+    "hotprefix": HotPrefix,
+}
+"""Which cached block goes first, by name. Parameters are keyword arguments with defaults."""
 
 _SHARE = 0.25
 """Of the machine's free memory, for the default pool."""
@@ -67,6 +85,23 @@ class Built:
     max_model_len: int
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic torch executor computes; empty for all others."""
+
+
+def eviction_policy(
+    setting: str | Mapping[str, str | int | float], what: str = "eviction_policy"
+) -> Callable[[], EvictionPolicy]:
+    """Return what makes the eviction policy that a setting names, with its parameters.
+
+    setting: as in `EngineConfig`. what: the setting's name in errors. Raises ConfigError.
+    """
+    name, parameters = read_setting(what, write_setting(what, setting))
+    row = named(what, name, EVICTION_POLICIES, group="octavo.eviction")
+    make = with_parameters(what, name, row, parameters)
+    try:
+        make()
+    except ConfigError as error:
+        raise ConfigError(f"{what} {name}: {error}") from None
+    return make
 
 
 def pull_model(name: str, report: Report) -> Path:
@@ -158,9 +193,7 @@ def build_engine(
     """
     rule = named("reservation", config.reservation, RESERVATIONS, group="octavo.reservations")
     order = named("scheduling_policy", config.scheduling_policy, ORDERS, group="octavo.orders")
-    policy = named(
-        "eviction_policy", config.eviction_policy, EVICTION_POLICIES, group="octavo.eviction"
-    )
+    policy = eviction_policy(config.eviction_policy)
     checkpoint = open_model(config, report=report)
     for note in checkpoint.notes:
         report(note)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import SupportsIndex, cast
 
 from octavo.errors import ConfigError
+from octavo.parameters import write_setting
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
@@ -57,8 +59,9 @@ class EngineConfig:
     """How memory is set aside for a request; all but on_demand are baselines."""
     scheduling_policy: str = "fcfs"
     """fcfs, priority, or one that a plug-in brings."""
-    eviction_policy: str = "lru"
-    """Which cached block is given up first: lru, or one that a plug-in brings."""
+    eviction_policy: str | Mapping[str, str | int | float] = "lru"
+    """Which cached block is given up first: the name of a policy, ours or a plug-in's, or a mapping
+    of its name and its parameters. Kept as text: the name, or the mapping as JSON."""
     backend: str = "auto"
     """cpu (native kernels, without torch), triton or flashinfer (NVIDIA GPUs), reference, or one
     that a plug-in brings. auto: what is quickest on the device among those that can do what is
@@ -92,6 +95,8 @@ class EngineConfig:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a name, or auto, got {value!r}")
+        policy = write_setting("eviction_policy", self.eviction_policy)
+        object.__setattr__(self, "eviction_policy", policy)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             self._settle_count(name, least=1)
         self._settle_count("max_model_len", least=2)

@@ -57,7 +57,7 @@ class LLM:
         max_model_len: int | None = None,
         reservation: str = "on_demand",
         scheduling_policy: str = "fcfs",
-        eviction_policy: str = "lru",
+        eviction_policy: str | Mapping[str, str | int | float] = "lru",
         backend: str = "auto",
         cpu_arithmetic: str | None = None,
         threads: int | None = None,

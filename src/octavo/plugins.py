@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from octavo.errors import ConfigError
 
 GROUPS = {
-    "octavo.eviction": "a callable without arguments that makes an EvictionPolicy",
+    "octavo.eviction": "a callable that makes an EvictionPolicy; its arguments have defaults",
     "octavo.codecs": "a callable without arguments that makes a KVCodec",
     "octavo.attention": "a callable (Arena, ModelSpec) that makes an AttentionBackend",
     "octavo.orders": "a callable without arguments that makes an Order",

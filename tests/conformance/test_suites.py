@@ -58,6 +58,29 @@ class Miscounts(Lru):
         return min(3, super().__len__())
 
 
+class TakesHits(Lru):
+    def hit(self, block):
+        self.add(block)
+
+
+class KeepsByText(Lru):
+    """Takes a text that it has seen for one that is inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+
+    def add(self, block):
+        super().add(block)
+        self.seen[block.id] = self.seen.get(block.id, 0) + 1
+
+    def pop(self):
+        block = super().pop()
+        if self.seen[block.id] > 20:
+            self.add(block)
+        return block
+
+
 class Drifting(Lru):
     """Its victims depend on how many bags there were before."""
 
@@ -84,6 +107,8 @@ class Drifting(Lru):
         (Writes, "must not write"),
         (Miscounts, "len is 3"),
         (Drifting, "different victims"),
+        (TakesHits, "a hit of a held block"),
+        (KeepsByText, "blocks with new texts"),
     ],
 )
 def test_a_broken_eviction_policy_is_caught(broken, reason):

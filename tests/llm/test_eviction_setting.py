@@ -104,7 +104,7 @@ def test_an_unknown_policy_lists_those_there_are():
         ("{name: hotprefix, hotness: 3}", "hotness must be a str, got 3"),
         ("{name: hotprefix, hotness: cold}", "'cold' is not one of sum, ratio, plain"),
         ("{name: cost, policy: lru}", "'lru' is not one of bonus, gittins"),
-        ("{name: bonus, long_tokens: 0}", "long_tokens must be above 0, got 0"),
+        ("{name: bonus, horizon_tokens: 0}", "horizon_tokens must be above 0, got 0"),
         ("{name: lfu, remember: -1}", "remember must be at least 0, got -1"),
     ],
 )

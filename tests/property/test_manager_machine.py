@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from octavo.build import EVICTION_POLICIES
 from octavo.contract.batch import Move
 from octavo.contract.request import Sequence
 from octavo.memory.groups import Groups
@@ -42,12 +43,19 @@ class ManagerMachine(RuleBasedStateMachine):
         sizes=st.sampled_from(SIZES),
         blocks=st.integers(4, 40),
         host=st.sampled_from((0, 5, 40)),
+        policy=st.sampled_from(sorted(EVICTION_POLICIES)),
     )
-    def build(self, data, sizes: tuple[int, ...], blocks: int, host: int) -> None:
+    def build(self, data, sizes: tuple[int, ...], blocks: int, host: int, policy: str) -> None:
         self.sizes = sizes
         windows = tuple(data.draw(st.sampled_from((None, None, 1, 2, 5, 16))) for _ in sizes)
         self.groups = Groups(sizes, windows)
-        self.desk = Desk.paged(blocks * len(sizes), sizes, windows=windows, host_blocks=host)
+        self.desk = Desk.paged(
+            blocks * len(sizes),
+            sizes,
+            windows=windows,
+            host_blocks=host,
+            policy=EVICTION_POLICIES[policy],
+        )
         self.cache = self.desk.cache
         self.running: dict[int, Sequence] = {}
         self.loading: dict[int, Sequence] = {}

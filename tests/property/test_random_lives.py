@@ -1,15 +1,20 @@
-"""Dense random lives: one seed, one life. `Life(seed, rule=rule).live()` lives it again."""
+"""Dense random lives: one seed, one life. `Life(seed, rule=rule).live()` lives it again.
+
+With another policy: `Life(seed, policy=EVICTION_POLICIES[name]).live()`.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from octavo.build import EVICTION_POLICIES
 from octavo.memory.reservation import RESERVATIONS
 from octavo.testing.lives import Life
 
 BATCH = 25
 ON_DEMAND, CONTIGUOUS = 250, 50
 """Seeds per rule."""
+POLICY_SEEDS = (5000, 5030)
 RULES = {
     name: ON_DEMAND if rule.tokens is None else CONTIGUOUS for name, rule in RESERVATIONS.items()
 }
@@ -30,6 +35,16 @@ def live(rule, seeds):
 )
 def test_every_life_ends_with_right_answers_and_an_empty_pool(rule, first):
     live(rule, range(first, first + BATCH))
+
+
+@pytest.mark.parametrize("name", sorted(set(EVICTION_POLICIES) - {"lru"}))
+def test_every_life_ends_well_with_every_eviction_policy(name):
+    for seed in range(*POLICY_SEEDS):
+        try:
+            Life(seed, policy=EVICTION_POLICIES[name]).live()
+        except Exception as error:
+            life = f"Life({seed}, policy=EVICTION_POLICIES[{name!r}]).live()"
+            raise AssertionError(f"{life}: {error!r}") from error
 
 
 @pytest.mark.slow

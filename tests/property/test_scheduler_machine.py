@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from octavo.build import EVICTION_POLICIES
 from octavo.contract.batch import Batch
 from octavo.errors import RequestError
 from octavo.memory.groups import Groups
@@ -49,6 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             blocks,
             sizes,
             windows=windows,
+            policy=EVICTION_POLICIES[draw(st.sampled_from(sorted(EVICTION_POLICIES)))],
             depth=depth,
             order=order,
             budget=budget,

@@ -19,6 +19,7 @@ COMMANDS = {
     "chat": "octavo.cli.chat:chat",
     "pull": "octavo.cli.pull:pull",
     "plan": "octavo.cli.plan:plan",
+    "replay": "octavo.cli.replay:replay",
     "doctor": "octavo.cli.doctor:doctor",
     "bench": "octavo.cli.measurements:bench",
     "eval": "octavo.cli.evaluate:evaluate",

@@ -49,8 +49,18 @@ StepTokens = Annotated[int, Option(help="Tokens computed in one step.")]
 MaxLength = Annotated[int | None, Option(help="Longest text, in tokens.")]
 Reservation = Annotated[str, Option(help="on_demand, or a baseline: max, pow2, oracle, static.")]
 Scheduling = Annotated[str, Option(help="Who runs first: fcfs, priority, or a plug-in's.")]
-Eviction = Annotated[str, Option(help="Which cached block goes first: lru, or a plug-in's.")]
-BACKEND_HELP = "auto, cpu (native kernels, no torch), reference (torch), or a plug-in's."
+Eviction = Annotated[
+    str,
+    Option(
+        metavar="NAME|{NAME, …}",
+        help="Which cached block goes first: lru, lfu, fifo, s3fifo, arc, bonus, gittins, cost, "
+        "hotprefix or a plug-in's; with parameters: '{name: lfu, remember: 4}'.",
+    ),
+]
+BACKEND_HELP = (
+    "auto, cpu (native kernels, no torch), triton or flashinfer (NVIDIA GPUs), reference (torch), "
+    "or a plug-in's."
+)
 Backend = Annotated[str, Option(help=BACKEND_HELP)]
 Arithmetic = Annotated[
     str | None, Option(help="Of the backend cpu: int8 (default), bf16 or float32.")

@@ -117,7 +117,7 @@ class KVCacheManager:
             return False
         table = Table(len(self._sizes))
         for run in hit.runs:
-            self._pool.share(block.id for tier, block in run if tier == 0)
+            self._pool.reuse(block.id for tier, block in run if tier == 0)
         self._tables[seq.id] = table
         self._adopt_runs(seq, table, hit)
         table.sealed = hit.tokens
@@ -172,7 +172,7 @@ class KVCacheManager:
         hit = self._prefixes.find(seq, seq.reusable, start, tiers=1)
         if hit.tokens > start:
             for run in hit.runs:
-                self._pool.share(block.id for _, block in run)
+                self._pool.reuse(block.id for _, block in run)
             for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True)):
                 if first > start // self._sizes[group]:
                     self._allocator.drop(table.cut_front(group, first), table.last_step)

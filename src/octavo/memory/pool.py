@@ -36,6 +36,7 @@ class BlockPool:
         self.held_by_group = [0] * len(slot_weights)
         self.evictions = 0
         self._policy = policy
+        self._hit: Callable[[Block], None] | None = getattr(policy, "hit", None)
         self._on_evict = on_evict
         self._weights = slot_weights
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -94,6 +95,19 @@ class BlockPool:
                 self.shared += 1
             block.refs = refs + 1
             self.logical += 1
+
+    def reuse(self, ids: Iterable[BlockId]) -> None:
+        """Add one holder to each block, as `share`, since its text is used once more.
+
+        Forks and moves only share: for the policy they are no uses.
+        """
+        if self._hit is not None:
+            ids = list(ids)
+            for block_id in ids:
+                block = self.blocks[block_id]
+                if block.refs:
+                    self._hit(block)
+        self.share(ids)
 
     def drop(self, ids: Iterable[BlockId]) -> None:
         """Remove one holder from each block, in the order given.

@@ -35,7 +35,10 @@ def check_eviction_policy(make: Callable[[], EvictionPolicy]) -> None:
     _a_bag_gives_back_what_it_was_given(make())
     _a_removed_block_is_gone(make())
     _blocks_added_together_go_in_that_order(make())
+    _a_hit_moves_nothing(make())
+    _a_block_comes_back_with_another_text(make())
     _the_same_calls_give_the_same_victims(make)
+    _a_long_life_loses_nothing(make())
     _a_suffix_goes_before_its_prefix(make)
 
 
@@ -44,7 +47,9 @@ def _blocks(count: int) -> list[Block]:
     blocks = [Block(i) for i in range(count)]
     for block in blocks:
         block.depth = count - 1 - block.id
-        block.key = bytes([block.depth]) * 16
+        block.key = bytes([1 + block.depth]) * 16
+        block.parent = bytes([block.depth]) * 16 if block.depth else b""
+        block.filled = 4
     return blocks
 
 
@@ -104,6 +109,71 @@ def _blocks_added_together_go_in_that_order(bag: EvictionPolicy) -> None:
     )
 
 
+def _hit(bag: EvictionPolicy, block: Block) -> None:
+    hit = getattr(bag, "hit", None)
+    if hit is not None:
+        hit(block)
+
+
+def _a_hit_moves_nothing(bag: EvictionPolicy) -> None:
+    blocks = _blocks(4)
+    for block in blocks:
+        _hit(bag, block)  # held, and never cached up to now
+    assert len(bag) == 0, "a hit of a held block put it into the bag"
+    for block in blocks:
+        bag.add(block)
+    bag.remove(blocks[3])
+    _hit(bag, blocks[3])
+    assert len(bag) == 3, f"len is {len(bag)} after a block was removed and hit"
+    popped = sorted(bag.pop().id for _ in range(3))
+    assert popped == [0, 1, 2], f"block 3 was removed and hit, pop gave {popped}"
+
+
+def _a_block_comes_back_with_another_text(bag: EvictionPolicy) -> None:
+    blocks = _blocks(3)
+    for turn in range(40):
+        for block in blocks:
+            block.key = bytes([turn, block.id]) * 8
+            block.parent = b""
+            bag.add(block)
+        popped = sorted(bag.pop().id for _ in blocks)
+        assert popped == [0, 1, 2], f"blocks with new texts: pop gave {popped} of 0 to 2"
+        assert len(bag) == 0, f"blocks with new texts: {len(bag)} are left after all were popped"
+
+
+def _a_long_life_loses_nothing(bag: EvictionPolicy) -> None:
+    """Many texts pass through few blocks, as in an engine: chains come, return and go."""
+    draw, blocks = Random(1), _blocks(40)
+    free, cached = list(blocks), dict[bytes, Block]()
+    for _ in range(600):
+        chain = bytes([draw.randrange(12)])
+        held: list[Block] = []
+        for depth in range(draw.randint(1, 8)):
+            key = (chain * (depth + 1)).ljust(16, b"-")
+            block = cached.pop(key, None)
+            if block is not None:
+                bag.remove(block)
+            else:
+                if not free:
+                    victim = bag.pop()
+                    known = cached.pop(victim.key or b"", None)
+                    assert known is victim, f"{victim} is not in the bag, but was its victim"
+                    free.append(victim)
+                block = free.pop()
+                block.key, block.depth = key, depth
+                block.parent = held[-1].key or b"" if held else b""
+            if draw.random() < 0.2:
+                _hit(bag, block)
+            held.append(block)
+        for block in reversed(held):
+            assert block.key is not None
+            cached[block.key] = block
+            bag.add(block)
+        assert len(bag) == len(cached), f"len is {len(bag)}, the bag holds {len(cached)} blocks"
+    left = {bag.pop().id for _ in range(len(cached))}
+    assert left == {block.id for block in cached.values()}, "a block was lost in a long life"
+
+
 def _the_same_calls_give_the_same_victims(make: Callable[[], EvictionPolicy]) -> None:
     for seed in range(20):
         first, second = (_victims(make(), Random(seed)) for _ in range(2))
@@ -134,11 +204,21 @@ def _victims(bag: EvictionPolicy, draw: Random) -> list[int]:
 
 
 def _a_suffix_goes_before_its_prefix(make: Callable[[], EvictionPolicy]) -> None:
-    desk = Desk.paged(9, policy=make)
     text = list(range(32))
-    desk.release(desk.written(text))
+    alone = Desk.paged(9, policy=make)
+    alone.release(alone.written(text))
+    _goes_tail_first(alone, text)
+    shared = Desk.paged(10, policy=make)
+    together = [shared.running([*text, last]) for last in (1, 2)]
+    shared.commit()
+    shared.release(*together)
+    _goes_tail_first(shared, text)
+
+
+def _goes_tail_first(desk: Desk, text: list[int]) -> None:
+    """Evict a text of eight blocks one by one; nothing else is cached."""
     pool = desk.tiers[0].pool
-    pool.take(1)
+    pool.take(pool.available - 8)
     for left in range(8, 0, -1):
         found = desk.cache.lookup(desk.waiting([*text, 0])).tokens
         assert found == 4 * left, (

@@ -143,10 +143,11 @@ class Driver:
         vocab_size: int = 50,
         max_model_len: int = 10_000,
         storm_guard_tokens: int = 16,
+        policy: Callable[[], EvictionPolicy] = Lru,
     ) -> Driver:
         """Build the paged engine with a pool of `num_blocks`."""
         groups = Groups(block_sizes, windows, step_tokens=budget)
-        cache = make_cache(num_blocks, groups, host_blocks=host_blocks)
+        cache = make_cache(num_blocks, groups, host_blocks=host_blocks, policy=policy)
         pool_tokens = capacity(num_blocks, groups)
         limits = Limits(max_num_seqs, budget, max_model_len, pool_tokens, storm_guard_tokens)
         driver = cls(cache, block_sizes, limits=limits, order=order, depth=depth)

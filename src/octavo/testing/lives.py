@@ -5,11 +5,14 @@ Complements the state machines: no shrinking, but thousands of dense lives a min
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from octavo.contract.batch import Batch, Sample
 from octavo.errors import RequestError
+from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.policies.lru import Lru
 from octavo.sched.limits import Limits
 from octavo.testing.driver import Driver, make_regions, make_request
 from octavo.testing.fake_runner import FakeRunner
@@ -27,7 +30,13 @@ class Life:
     the end, that every request was answered and every block came back.
     """
 
-    def __init__(self, seed: int, *, rule: str = "on_demand") -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        rule: str = "on_demand",
+        policy: Callable[[], EvictionPolicy] = Lru,
+    ) -> None:
         self.random = Random(seed)
         draw = self.random
         self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
@@ -55,6 +64,7 @@ class Life:
                 random=draw,
                 move_failure=draw.choice((0.0, 0.1, 0.5)),
                 vocab_size=VOCAB,
+                policy=policy,
             )
         else:
             self.driver = self._contiguous(rule, depth, order, limits)

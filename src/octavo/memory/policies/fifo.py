@@ -1,0 +1,53 @@
+"""First in, first out: the text that was cached first goes first, however often it is used."""
+
+from __future__ import annotations
+
+from octavo.contract.ids import BlockId, BlockKey
+from octavo.memory.block import Block
+from octavo.memory.policies.ranked import RankedBag
+from octavo.memory.policies.text_id import text_of
+
+
+class Fifo:
+    """Evict in the order in which texts were first cached; a use does not change it. O(log n).
+
+    A baseline: no use is rewarded. A text is cached when it first loses its last holder, so that
+    the blocks of one text stand tail first, which the order of writing would turn round.
+    """
+
+    def __init__(self) -> None:
+        self._bag = RankedBag()
+        self._turns: dict[BlockId, tuple[BlockKey, int]] = {}
+        """Of each block that was not evicted: its text, and when that was first cached."""
+        self._turn = 0
+        self._before: BlockKey | None = None
+        """What comes before the new text that the last call added; None: it did something else."""
+
+    def add(self, block: Block) -> None:
+        """Put the block where its text stood, or last if it is new."""
+        text = text_of(block)
+        known = self._turns.get(block.id)
+        if known is not None and known[0] == text:
+            self._bag.add(block, known[1])
+            self._before = None
+            return
+        if block.key != self._before:  # those of one release have one turn
+            self._turn += 1
+        self._before = block.parent
+        self._turns[block.id] = (text, self._turn)
+        self._bag.add(block, self._turn)
+
+    def remove(self, block: Block) -> None:
+        """Take the block out; its text keeps its turn."""
+        self._bag.remove(block)
+        self._before = None
+
+    def pop(self) -> Block:
+        """Take the block of the text that was cached first; `IndexError` if there is none."""
+        block = self._bag.pop()
+        del self._turns[block.id]
+        self._before = None
+        return block
+
+    def __len__(self) -> int:
+        return len(self._bag)

@@ -1,0 +1,105 @@
+"""Index mode: the real pool, index and eviction policy, one request at a time, no engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from octavo.contract.ids import BlockId, BlockKey
+from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.tier import Text, Tier
+from octavo.replay.tally import Tally
+from octavo.replay.trace import RecordedRequest, Trace
+
+_ADVANCE_EVERY = 256
+"""Requests between two signs of life."""
+
+
+class PrefixCache:
+    """A tier of `capacity` blocks that serves whole prompts, one after the other.
+
+    What an engine does over many steps happens at once: look up, admit, write, release. Blocks
+    that are written once more, since a block before them was evicted, stay private as they do
+    in an engine, and are free again after the request.
+    """
+
+    def __init__(self, capacity: int, policy: EvictionPolicy, block_size: int) -> None:
+        self._tier = Tier("replay", capacity, policy)
+        self._block_size = block_size
+
+    @property
+    def evictions(self) -> int:
+        """Cached blocks that were given up for others."""
+        return self._tier.pool.evictions
+
+    def serve(self, request: RecordedRequest) -> int:
+        """Return how many leading blocks were known; then all are, as far as they fit.
+
+        Of a prompt longer than the cache, the beginning is kept. O(blocks), times what the
+        policy takes.
+        """
+        pool = self._tier.pool
+        texts = _texts(request.keys)
+        table = self._known(texts)
+        hits = len(table)
+        pool.reuse(table)
+        new = pool.take(min(len(texts) - hits, pool.available))
+        self._write(new, texts[hits:], request.prompt_tokens - hits * self._block_size)
+        table += new
+        # Tail first: a suffix is useless without its prefix, so it should be evicted earlier.
+        pool.drop(reversed(table))
+        return hits
+
+    def _known(self, texts: list[Text]) -> list[BlockId]:
+        found: list[BlockId] = []
+        for text in texts:
+            block = self._tier.find(0, text)
+            if block is None:
+                break
+            found.append(block.id)
+        return found
+
+    def _write(self, new: list[BlockId], texts: list[Text], tokens: int) -> None:
+        tier, size = self._tier, self._block_size
+        pool = tier.pool
+        for block_id, text in zip(new, texts, strict=False):
+            pool.fill(block_id, min(size, tokens))
+            tokens -= size
+            tier.publish(pool.blocks[block_id], text)
+
+
+def replay_index(
+    trace: Trace,
+    policy: EvictionPolicy,
+    capacity: int,
+    *,
+    judged_from_s: float = -math.inf,
+    advance: Callable[[float], None] | None = None,
+) -> Tally:
+    """Serve a trace from an empty cache and count what hits.
+
+    judged_from_s: requests before it warm the cache and do not count. advance: told how many
+    requests are done since the last call.
+    """
+    cache = PrefixCache(capacity, policy, trace.block_size)
+    tally = Tally()
+    warm_evictions = 0
+    for number, request in enumerate(trace.requests, 1):
+        judged = request.time_s >= judged_from_s
+        hits = cache.serve(request)
+        if judged:
+            tally.count(request, hits, trace.block_size)
+        else:
+            warm_evictions = cache.evictions
+        if advance is not None and number % _ADVANCE_EVERY == 0:
+            advance(_ADVANCE_EVERY)
+    if advance is not None:
+        advance(len(trace.requests) % _ADVANCE_EVERY)
+    tally.evictions = cache.evictions - warm_evictions
+    return tally
+
+
+def _texts(keys: tuple[BlockKey, ...]) -> list[Text]:
+    """Return what blocks hold, told by their keys alone: a trace has no tokens."""
+    parents = (b"", *keys)
+    return [Text(key, parents[depth], b"", depth) for depth, key in enumerate(keys)]
