@@ -106,10 +106,7 @@ def plan(
     config = _config(wish, device, gpu_memory_utilization)
     numbers = (layers, kv_heads, heads, head_dim)
     subject, path = _subject(model, shape, numbers, offline=offline)
-    if context is not None and subject.context is not None and context > subject.context:
-        raise ConfigError(
-            f"--context is {context}, but the model's context is {subject.context}: lower it"
-        )
+    _check_context(context, subject)
     gpu: GpuPlan | None = None
     if gpu_memory is not None:
         gpu = _plan_of_card(subject, wish, config)
@@ -131,6 +128,13 @@ def plan(
         print_json("octavo.plan/1", _settings(result, wish), msgspec.to_builtins(result))
     else:
         _print_table(result, gpu)
+
+
+def _check_context(context: int | None, subject: Subject) -> None:
+    if context is not None and subject.context is not None and context > subject.context:
+        raise ConfigError(
+            f"--context is {context}, but the model's context is {subject.context}: lower it"
+        )
 
 
 def _check_memory(device: str, memory: str | None, gpu_memory: str | None) -> None:
