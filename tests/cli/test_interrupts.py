@@ -32,7 +32,12 @@ main()
 """What the script `octavo` does, and a word as soon as it looks out for Ctrl-C."""
 
 
-def begin(tiny_gguf, **options) -> subprocess.Popen[str]:
+def listen():
+    """Look out for Ctrl-C, also where the tests themselves run in a shell's background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def begin(tiny_gguf, preexec_fn=listen) -> subprocess.Popen[str]:
     """Start a command that would run for a long time; returns once it is ours to be stopped."""
     command = [sys.executable, "-c", BEGIN, "generate", "x", "--model", str(tiny_gguf)]
     process = subprocess.Popen(
@@ -41,7 +46,7 @@ def begin(tiny_gguf, **options) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        **options,
+        preexec_fn=preexec_fn,
     )
     assert process.stdout.readline() == "here\n"
     return process

@@ -14,6 +14,14 @@ from octavo.interrupts import interrupts_wait
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
+@pytest.fixture(autouse=True)
+def listening():
+    """Look out for Ctrl-C, also where the tests themselves run in a shell's background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press():
     os.kill(os.getpid(), signal.SIGINT)
 
