@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from octavo.runner.device_rows import Kind, Piece, Real, TokenLists
-
-_LARGEST = 1e300
-"""Logits stay within it, so that no penalty makes them infinite: those are the banned ones."""
+from octavo.runner.processors import LARGEST
 
 
 class Entries(NamedTuple):
@@ -128,7 +126,7 @@ class Edits:
 
         _change(logits, seen, newest, repeat)
         _change(logits, counted, newest, count)
-        logits.clamp_(-_LARGEST, _LARGEST)
+        logits.clamp_(-LARGEST, LARGEST)
 
 
 Change = Callable[[Tensor, Tensor, "Tensor | float"], Tensor]

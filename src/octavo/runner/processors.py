@@ -17,7 +17,7 @@ from octavo.runner.history import History
 Ids = NDArray[np.intp]
 Row = NDArray[np.float32] | NDArray[np.float64]
 
-_LARGEST = 1e300
+LARGEST = 1e300
 """Logits stay within it, so that no penalty makes them infinite."""
 
 
@@ -47,7 +47,7 @@ def process(row: Row, one: Sample, history: History | None, position: int) -> El
         if params.penalizes:
             assert history is not None, f"sequence {one.seq} looks back at an unknown text"
             _penalize(row, one, history)
-        np.clip(row, -_LARGEST, _LARGEST, out=row)
+        np.clip(row, -LARGEST, LARGEST, out=row)
     return Eligible(row if ids is None else row[ids], ids)
 
 

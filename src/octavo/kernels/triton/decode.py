@@ -263,6 +263,11 @@ class Shape:
         return self.heads // self.kv_heads
 
     @property
+    def scale(self) -> float:
+        """What scores are multiplied by; exponentials are powers of two."""
+        return self.head_dim**-0.5 * 1.4426950408889634
+
+    @property
     def shared_members(self) -> int:
         """Entries that one shared item can hold."""
         return max(1, SHARED_ROWS // triton.next_power_of_2(self.group))
@@ -299,14 +304,13 @@ def attend_decode(
     assert q.is_contiguous(), "queries must be contiguous"
     assert out.is_contiguous(), "the output must be contiguous"
     steps = pages.stride()[:4]
-    scale = shape.head_dim**-0.5 * 1.4426950408889634  # exponentials are powers of two
     precision = "ieee" if q.dtype == torch.float32 else "tf32"
     window = shape.window or 0
     padded = triton.next_power_of_2(shape.group)
     _attend_chunks[(shape.programs,)](
         q, pages, entries.tables, entries.rows, entries.table_starts, entries.lengths,
         entries.first_part, entries.items, entries.counts, parts.out, parts.lse, out,
-        scale, *steps,
+        shape.scale, *steps,
         BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group,
         ROWS=max(16, padded), HEAD_DIM=shape.head_dim, WIDTH=shape.width, WINDOW=window, TILE=TILE,
         PRECISION=precision, num_warps=4, num_stages=3,
@@ -314,7 +318,7 @@ def attend_decode(
     if shared:
         _attend_shared[(shape.programs,)](
             q, pages, entries.tables, entries.rows, entries.first_part, entries.shared,
-            entries.members, entries.counts, parts.out, parts.lse, scale, *steps,
+            entries.members, entries.counts, parts.out, parts.lse, shape.scale, *steps,
             BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group,
             PADDED=padded, ROWS=shape.shared_members * padded, HEAD_DIM=shape.head_dim,
             WIDTH=shape.width, TILE=TILE, PRECISION=precision, num_warps=8, num_stages=3,

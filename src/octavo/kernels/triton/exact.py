@@ -210,7 +210,7 @@ def attend_exact(
     padded = triton.next_power_of_2(shape.group)
     _attend_exact[(shape.programs,)](
         q, pages, queries.tables, queries.tiles, queries.items, queries.counts,
-        parts.out, parts.lse, parts.ended, out, shape.head_dim**-0.5 * 1.4426950408889634,
+        parts.out, parts.lse, parts.ended, out, shape.scale,
         *pages.stride()[:4],
         BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group, PADDED=padded,
         ROWS=max(16, exact_queries(shape) * padded), HEAD_DIM=shape.head_dim, WIDTH=shape.width,

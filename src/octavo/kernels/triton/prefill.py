@@ -149,7 +149,7 @@ def attend_prefill(
     padded = triton.next_power_of_2(shape.group)
     _attend_tile[(queries.tiles.shape[0], shape.kv_heads)](
         q, pages, queries.tables, queries.tiles, out,
-        shape.head_dim**-0.5 * 1.4426950408889634, *pages.stride()[:4],
+        shape.scale, *pages.stride()[:4],
         BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group, PADDED=padded,
         ROWS=queries_per_tile(shape) * padded, HEAD_DIM=shape.head_dim, WIDTH=shape.width,
         WINDOW=shape.window or 0, KEYS=KEYS,
