@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from octavo.background import InBackground
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError
-from octavo.executors.choice import named
+from octavo.executors.choice import StartsEarly, named
 from octavo.executors.native import NATIVE, choose_native
 from octavo.executors.select import select_executor
 from octavo.machine import free_memory_bytes
@@ -85,6 +85,14 @@ class Built:
     max_model_len: int
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic torch executor computes; empty for all others."""
+
+    def finish_start(self) -> None:
+        """Wait for kernels that are compiled beside the first steps, if there are any.
+
+        Until then these are slower, not wrong.
+        """
+        if isinstance(self.runner, StartsEarly):
+            self.runner.finish_start()
 
 
 def eviction_policy(

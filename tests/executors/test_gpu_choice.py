@@ -80,16 +80,17 @@ def test_experts_have_no_strict_mode_there(tiny_gguf):
     mixture = replace(checkpoint, spec=msgspec.structs.replace(checkpoint.spec, experts=experts))
 
     with pytest.raises(ConfigError, match="no deterministic mode for mixtures of experts: choose"):
-        choose_gpu(EngineConfig(backend="triton", deterministic=True), mixture)
+        choose_gpu(EngineConfig(backend="triton", deterministic=True), mixture, report=print)
 
 
 def test_low_bit_weights_are_held_in_bfloat16_unless_they_are_interpreted(tiny_gguf):
     checkpoint = open_checkpoint(tiny_gguf)
 
     assert fused_dtype(checkpoint.dtype) == "bfloat16"
-    assert choose_gpu(EngineConfig(backend="triton"), checkpoint).plain.dtype == "float32"
+    plain = EngineConfig(backend="triton")
+    assert choose_gpu(plain, checkpoint, report=print).plain.dtype == "float32"
     named = EngineConfig(backend="triton", dtype="float16")
-    assert choose_gpu(named, checkpoint).plain.dtype == "float16"
+    assert choose_gpu(named, checkpoint, report=print).plain.dtype == "float16"
 
 
 def test_bfloat16_is_not_interpreted(tiny_gguf):
