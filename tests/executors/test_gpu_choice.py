@@ -68,6 +68,38 @@ def test_without_flashinfer_the_other_backend_is_named(tiny_gguf, without):
     assert "choose the backend triton" in message
 
 
+@pytest.fixture
+def with_flashinfer(monkeypatch):
+    """Make FlashInfer look as if it were installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda one: object() if one == "flashinfer" else find(one)
+    )
+
+
+def test_auto_means_flashinfer_where_it_is_installed(tiny_gguf, with_flashinfer):
+    checkpoint = open_checkpoint(tiny_gguf)
+    spec = msgspec.structs.replace(checkpoint.spec, head_dim=64)
+    fits = replace(checkpoint, spec=spec)
+    half = EngineConfig(dtype="float16")
+    notes = []
+
+    assert choose_gpu(half, fits, report=notes.append).backend == "flashinfer"
+    assert not notes
+    strict = EngineConfig(dtype="float16", deterministic=True)
+    assert choose_gpu(strict, fits, report=notes.append).backend == "triton"
+
+
+def test_auto_says_why_it_takes_triton_though_flashinfer_is_installed(tiny_gguf, with_flashinfer):
+    notes = []
+
+    choice = choose_gpu(EngineConfig(), open_checkpoint(tiny_gguf), report=notes.append)
+
+    assert choice.backend == "triton"
+    assert len(notes) == 1
+    assert notes[0].startswith("backend: triton (the backend flashinfer attends with heads of 64")
+
+
 def test_kv_that_the_kernels_do_not_read_is_refused(tiny_gguf):
     message = refusal(tiny_gguf, backend="triton", kv_cache_dtype="int8")
 

@@ -72,10 +72,9 @@ def _rotate_and_write(
     block = tl.load(blocks_at + row).to(tl.int64)
     offset = tl.load(offsets_at + row)
     await_kernel(EARLY)
-
-    low = tl.load(qkv_at + row * total * head_dim + within, mask=inside, other=0.0).to(tl.float32)
-    high = tl.load(qkv_at + row * total * head_dim + within + half, mask=inside, other=0.0)
-    high = high.to(tl.float32)
+    low_at = qkv_at + row * total * head_dim + within
+    low = tl.load(low_at, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(low_at + half, mask=inside, other=0.0).to(tl.float32)
     if HAS_BIAS:
         low += tl.load(bias_at + within, mask=inside, other=0.0).to(tl.float32)
         high += tl.load(bias_at + within + half, mask=inside, other=0.0).to(tl.float32)
@@ -91,7 +90,6 @@ def _rotate_and_write(
 
     new_low = tl.where(turned, low * cos - high * sin, low)
     new_high = tl.where(turned, high * cos + low * sin, high)
-
     queries = inside & (head < heads)[:, None]
     q_place = q_at + row * heads * head_dim + within
     tl.store(q_place, new_low.to(q_at.dtype.element_ty), mask=queries)
