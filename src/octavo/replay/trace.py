@@ -53,6 +53,13 @@ class Trace:
         """Blocks of all prompts, each as often as it occurs."""
         return sum(len(one.keys) for one in self.requests)
 
+    def at_rate(self, factor: float) -> Trace:
+        """Return the same requests, coming `factor` times as fast."""
+        if factor == 1:
+            return self
+        requests = tuple(replace(one, time_s=one.time_s / factor) for one in self.requests)
+        return Trace(self.name, self.block_size, requests)
+
     @property
     def middle_s(self) -> float:
         """Half of the time between the first request and the last."""
