@@ -9,7 +9,7 @@ import pytest
 from octavo.build import EVICTION_POLICIES
 from octavo.replay.cost import NAMED_COSTS
 from octavo.replay.engine import EngineSettings, replay_engine
-from octavo.replay.trace import read_mooncake
+from octavo.replay.mooncake import read_mooncake
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 SETTINGS = EngineSettings(NAMED_COSTS["h200-llama-3.1-8b"])

@@ -166,3 +166,65 @@ def test_bad_input_is_one_line_and_exit_status_2(path, arguments, message, capsy
 def test_a_trace_that_is_not_there_is_bad_input(tmp_path, capsys):
     assert replay(tmp_path / "none.jsonl") == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+# ── other files than Mooncake's ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def transcript(tmp_path):
+    rows = [
+        {"timestamp": 1e6 * turn, "input": "hello you " * (5 * turn + 3), "output": "hello you"}
+        for turn in range(6)
+    ]
+    return write_trace(tmp_path / "agent.jsonl", rows)
+
+
+def test_a_transcript_is_read_with_the_tokenizer_of_a_model(transcript, tiny_gguf, capsys):
+    asked = ["--tokenizer", str(tiny_gguf), "--capacity-share", "1", "--block-size", "4", "--json"]
+
+    assert replay(transcript, *asked) == 0
+
+    got = json.loads(capsys.readouterr().out)
+    assert got["config"]["format"] == "transcript"
+    assert got["trace"]["block_size"] == 4
+    assert got["rows"][0]["hits"] > 0
+
+
+def test_mode_blocks_tells_what_block_sizes_lose(transcript, tiny_gguf, capsys):
+    asked = ["--mode", "blocks", "--tokenizer", str(tiny_gguf), "--block-size", "1,4,16"]
+
+    assert run(["replay", str(transcript), *asked, "--json"]) == 0
+
+    got = json.loads(capsys.readouterr().out)
+    assert got["schema"] == "octavo.replay.blocks/1"
+    assert [row["block_size"] for row in got["rows"]] == [1, 4, 16]
+    lost = [row["lost"] for row in got["rows"]]
+    assert lost == sorted(lost)
+    assert lost[0] == 0.0 < lost[-1]
+    assert run(["replay", str(transcript), *asked]) == 0
+    assert "with partial blocks" in capsys.readouterr().out
+
+
+def test_lengths_alone_are_replayed_with_a_word_about_them(tmp_path, capsys):
+    path = tmp_path / "lengths.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\n300,5\n400,7\n")
+
+    assert replay(path, "--capacity-share", "1", "--json") == 0
+
+    captured = capsys.readouterr()
+    assert "has lengths alone" in captured.err
+    assert json.loads(captured.out)["endless"]["hits"] == 0
+
+
+def test_what_a_format_has_not_is_refused(path, capsys):
+    for arguments, message in (
+        (["--mode", "blocks"], "--mode blocks needs the text of prompts"),
+        (["--tokenizer", "x"], "--tokenizer is for transcripts"),
+        (["--format", "azure"], "TIMESTAMP, ContextTokens, GeneratedTokens cannot be read"),
+        (["--mode", "blocks", "--policy", "lru"], "--policy belongs to --mode index or"),
+        (["--block-size", "512,1024"], "several sizes are for --mode blocks"),
+        (["--block-size", "0"], "--block-size"),
+    ):
+        assert run(["replay", str(path), *arguments]) == 2
+        assert message in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from octavo.cli import bench as options
 from octavo.cli.flags import Argument, Given, Option
 from octavo.cli.output import print_json
+from octavo.cli.recorded import Source, print_blocks
 from octavo.errors import ConfigError
 from octavo.machine import available_cores
 from octavo.sizes import parse_counts
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from octavo.replay.trace import Trace
 
 TraceFile = Annotated[
-    Path, Argument(help="JSON lines with timestamp, input_length, output_length and hash_ids, …")
+    Path, Argument(help="A recording, a Mooncake or Azure trace, lengths, or transcripts, …")
 ]
 Policies = Annotated[
     list[str] | None,
@@ -37,11 +38,31 @@ Shares = Annotated[
     Option("--capacity-share", help="Sizes of the cache, by commas: shares of all its blocks."),
 ]
 Blocks = Annotated[str | None, Option("--capacity-blocks", help="Or in blocks, by commas.")]
-BlockSize = Annotated[
-    int | None, Option(help="Tokens per block, a multiple of the trace's; default: as there.")
+BlockSizes = Annotated[
+    str | None,
+    Option(
+        "--block-size",
+        help="Tokens per block, a multiple of the trace's; default: as there. In mode blocks "
+        "several, by commas.",
+    ),
+]
+FileFormat = Annotated[
+    str | None,
+    Option(
+        "--format",
+        help="mooncake, recording, transcript, azure or lengths; default: as the file looks.",
+    ),
+]
+TokenizerOf = Annotated[
+    str | None,
+    Option("--tokenizer", help="For transcripts: a model whose tokenizer to take."),
 ]
 Mode = Annotated[
-    str, Option(help="index: the cache alone, one request at a time; engine: with a scheduler.")
+    str,
+    Option(
+        help="index: the cache alone, one request at a time; engine: with a scheduler; blocks: "
+        "what block sizes lose."
+    ),
 ]
 Warm = Annotated[
     bool,
@@ -58,9 +79,11 @@ Scheduling = Annotated[str, Option(help="engine: as --scheduling-policy of an en
 Jobs = Annotated[int | None, Option(help="Processes; default: one per core of this process.")]
 
 _MOST_JOBS = 1024
-_MODES = ("index", "engine")
+_MODES = ("index", "engine", "blocks")
 _OF_ENGINES = ("rate", "cost", "max_num_seqs", "max_num_batched_tokens", "scheduling_policy")
+_OF_CACHES = ("policy", "capacity_share", "capacity_blocks", "warm", "jobs", "plot")
 DEFAULT_COST = "h200-llama-3.1-8b"
+_BLOCK_SIZES = "1,16,32,64,128,512"
 
 
 def replay(
@@ -68,7 +91,9 @@ def replay(
     policy: Policies = None,
     capacity_share: Shares = "0.05,0.1,0.2,0.5",
     capacity_blocks: Blocks = None,
-    block_size: BlockSize = None,
+    block_size: BlockSizes = None,
+    format: FileFormat = None,
+    tokenizer: TokenizerOf = None,
     mode: Mode = "index",
     warm: Warm = False,
     rate: Rate = 1.0,
@@ -86,10 +111,14 @@ def replay(
     Beside it the endless cache, and the best cache that knows the future. In mode engine also how
     long requests wait.
     """
-    from octavo.replay.trace import in_blocks, read_mooncake
-
     options.check_plot_file(plot)
     _check_mode(mode, given)
+    source = Source(trace, format, tokenizer)
+    if mode == "blocks":
+        print_blocks(
+            source, parse_counts(block_size or _BLOCK_SIZES, name="--block-size"), json=json
+        )
+        return
     engine = None
     if mode == "engine":
         engine = _engine(cost, max_num_seqs, max_num_batched_tokens, scheduling_policy, rate)
@@ -97,15 +126,12 @@ def replay(
     for name in ask.policies:
         _Named(name)()  # an unknown name is told before the work
     sizes = _Sizes(capacity_share, capacity_blocks, given)
-    recorded = read_mooncake(trace)
-    if block_size is not None:
-        recorded = in_blocks(recorded, block_size)
-    recorded = recorded.at_rate(rate)
+    recorded = source.read(_one_size(block_size)).at_rate(rate)
     found = _sweep(recorded, ask, sizes.of(recorded))
     if plot is not None:
         _draw(found, recorded, plot, warm=warm)
     if json:
-        settings: dict[str, object] = {"mode": mode, "policy": ask.policies}
+        settings = source.keys() | {"mode": mode, "policy": ask.policies}
         settings |= sizes.keys() | {"block_size": recorded.block_size, "warm": warm}
         if engine is not None:
             settings |= {"rate": rate, "cost": cost, "scheduling_policy": scheduling_policy}
@@ -163,11 +189,26 @@ def _sweep(recorded: Trace, ask: _Asked, sizes: list[Capacity]) -> Sweep | Engin
 def _check_mode(mode: str, given: frozenset[str]) -> None:
     if mode not in _MODES:
         raise ConfigError(f"--mode {mode!r} is not one of {', '.join(_MODES)}")
-    if mode == "index":
-        for name in _OF_ENGINES:
-            if name in given:
-                flag = "--" + name.replace("_", "-")
-                raise ConfigError(f"{flag} belongs to --mode engine: give that too, or leave it")
+    if mode != "engine":
+        _refuse(given, _OF_ENGINES, "engine")
+    if mode == "blocks":
+        _refuse(given, _OF_CACHES, "index or --mode engine")
+
+
+def _refuse(given: frozenset[str], names: tuple[str, ...], mode: str) -> None:
+    for name in names:
+        if name in given:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} belongs to --mode {mode}: give that too, or leave it out")
+
+
+def _one_size(text: str | None) -> int | None:
+    if text is None:
+        return None
+    sizes = parse_counts(text, name="--block-size")
+    if len(sizes) > 1:
+        raise ConfigError(f"--block-size {text}: several sizes are for --mode blocks: give one")
+    return sizes[0]
 
 
 def _engine(

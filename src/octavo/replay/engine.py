@@ -244,8 +244,11 @@ class _Replay:
                 sampling.append((life, piece))
         self._now += self._cost.step(rows, context, pairs)
         sleepers.advance(1)
-        tokens = {life.seq_id: Sampled(self._spelling.fresh(), 0.0) for life, _ in sampling}
-        updates = self._scheduler.apply(batch, StepResult(batch.step, tokens))
+        sampled = {
+            life.seq_id: Sampled(self._spelling.answer(life.recorded, _end(piece)), 0.0)
+            for life, piece in sampling
+        }
+        updates = self._scheduler.apply(batch, StepResult(batch.step, sampled))
         for (life, piece), update in zip(sampling, updates, strict=True):
             self._take_in(life, piece, update)
 
@@ -261,8 +264,7 @@ class _Replay:
     def _tokens(self, life: Answering, piece: Slice) -> tuple[int, int]:
         """Return how many true tokens are in memory before and after a slice."""
         spelling, text = self._spelling, life.length
-        end = piece.start + len(piece.tokens)
-        after = text if piece.samples else min(text, spelling.tokens_before(end))
+        after = text if piece.samples else min(text, spelling.tokens_before(_end(piece)))
         return min(text, spelling.tokens_before(piece.start)), after
 
     def _take_in(self, life: Answering, piece: Slice, update: Update) -> None:
@@ -277,11 +279,15 @@ class _Replay:
         if not left:
             self._end(life)
             return
-        rest = self._spelling.due(piece.start + len(piece.tokens)) - life.written
+        rest = self._spelling.due(_end(piece)) - life.written
         assert rest >= 0, f"request {life.request.id} has passed the end of its block"
         if rest:
             self._scheduler.pause(life.request.id, 0)
             self._sleepers.add(life, min(rest, left))
+
+
+def _end(piece: Slice) -> int:
+    return piece.start + len(piece.tokens)
 
 
 def _limits(trace: Trace, capacity: int, settings: EngineSettings, width: int) -> Limits:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
+from octavo.replay.endings import BlockSizeRow
 from octavo.replay.rows import EngineRow, HitRow, ReplayRow, Spread
 from octavo.replay.sweep import EngineSweep, Sweep
 from octavo.replay.trace import Trace
@@ -26,6 +27,22 @@ def engine_table(found: EngineSweep, trace: Trace, *, judged: str) -> Table:
     rows: list[tuple[HitRow, list[str]]] = [(row, _engine_cells(row)) for row in found.rows]
     rows += [(row, _rates(row)) for row in (*found.optimum, found.endless)]
     _fill(table, rows)
+    return table
+
+
+def block_size_table(rows: list[BlockSizeRow], name: str, requests: int) -> Table:
+    """Lay out what an endless cache finds by block size."""
+    table = Table(
+        title=f"{name}: {requests:,} requests, {rows[0].prompt_tokens:,} prompt tokens; endless "
+        "cache"
+    )
+    for title in ("tokens per block", "tokens hit %", "lost %"):
+        table.add_column(title, justify="right")
+    for title in ("with partial blocks: tokens hit %", "lost %"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        rates = (row.hit_rate, row.lost, row.partial_hit_rate, row.partial_lost)
+        table.add_row(f"{row.block_size}", *(f"{100 * rate:.2f}" for rate in rates))
     return table
 
 

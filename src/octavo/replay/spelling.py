@@ -28,25 +28,34 @@ class Spelling:
         self._names: dict[BlockKey, int] = {}
         self._unused = count(1)
 
-    def fresh(self) -> int:
-        """Return a token that stands nowhere else: the text of every answer is its own."""
-        return next(self._unused)
-
     def prompt(self, request: RecordedRequest) -> tuple[int, ...]:
         """Spell a prompt of at least one token."""
         full, rest = divmod(request.prompt_tokens, self._size)
-        names, fresh = self._names, self._unused
+        names, unused = self._names, self._unused
         tokens: list[int] = []
         for key in request.keys[:full]:
             name = names.get(key)
             if name is None:
-                name = names[key] = next(fresh)
+                name = names[key] = next(unused)
             tokens.append(name)
             if self.width > 1:
                 tokens.append(_FULL)
         if rest:
-            tokens.append(next(fresh))
+            tokens.append(self.answer(request, len(tokens)))
         return tuple(tokens)
+
+    def answer(self, request: RecordedRequest, place: int) -> int:
+        """Spell one token behind a prompt's full blocks; what nothing is known of, is unique."""
+        block, half = divmod(place, self.width)
+        index = block - request.prompt_tokens // self._size
+        if index >= len(request.answer_keys):
+            return next(self._unused)
+        if half:
+            return _FULL
+        key = request.answer_keys[index]
+        if key not in self._names:
+            self._names[key] = next(self._unused)
+        return self._names[key]
 
     def tokens_before(self, place: int) -> int:
         """Return how many true tokens a text has before a token of the engine.
