@@ -275,6 +275,19 @@ def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path):
         Recorder(tmp_path / "none" / "x.jsonl", 16, print)
 
 
+def test_a_process_that_is_forked_records_nothing(recorded):
+    recorded.ask("a", range(12))
+    child = os.fork()
+    if not child:
+        recorded.run()
+        recorded.engine.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    recorded.run()
+
+    assert len(recorded.lines()) == 2
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 def test_a_disk_that_is_full_already_is_told_at_once():
     from pathlib import Path

@@ -78,7 +78,7 @@ class Recorder:
 
     def begin(self, request: Request) -> None:
         """A request has been queued."""
-        if not self._broken and os.getpid() == self._process:
+        if self._records():
             began_s = time.monotonic() - self._start_s
             self._answering[request.id] = _Answering(request, began_s)
 
@@ -109,9 +109,12 @@ class Recorder:
             self._ended.put(None)
             self._thread.join(_LAST_WORDS_S)
 
+    def _records(self) -> bool:
+        return not self._broken and os.getpid() == self._process
+
     def _end(self, request_id: str) -> None:
         one = self._answering.pop(request_id)
-        if self._broken:
+        if not self._records():
             return
         if self._ended.qsize() >= _MOST_WAITING:
             self._complain(f"{self._path} takes longer to write than requests to answer: some are")

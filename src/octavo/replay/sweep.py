@@ -63,6 +63,7 @@ class EngineSweep(msgspec.Struct, frozen=True):
 
 def capacities(trace: Trace, shares: list[float]) -> list[Capacity]:
     """Return capacities as shares of the working set. Raises ConfigError for less than a block."""
+    _check_blocks(trace)
     # 0.29 of 100 blocks are 29, though the product is a little less.
     found = [Capacity(share, int(share * trace.working_set + _ROUNDING)) for share in shares]
     small = [one.share for one in found if one.blocks < 1]
@@ -75,8 +76,17 @@ def capacities(trace: Trace, shares: list[float]) -> list[Capacity]:
 
 
 def capacities_in_blocks(trace: Trace, counts: list[int]) -> list[Capacity]:
-    """Return capacities of so many blocks."""
+    """Return capacities of so many blocks. Raises ConfigError if there is nothing to cache."""
+    _check_blocks(trace)
     return [Capacity(count / trace.working_set, count) for count in counts]
+
+
+def _check_blocks(trace: Trace) -> None:
+    if not trace.working_set:
+        raise ConfigError(
+            f"no text of {trace.name} fills a block of {trace.block_size} tokens: there is nothing "
+            "to cache"
+        )
 
 
 def sweep(
