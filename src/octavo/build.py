@@ -228,8 +228,11 @@ def build_engine(
 
     limits = Limits(config.max_num_seqs, step_tokens, longest, pool_tokens)
     scheduler = Scheduler(cache, order(), limits)
+    engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
+    if config.record is not None:
+        _record(engine, Path(config.record), config.block_size, report=report)
     return Built(
-        engine=Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth),
+        engine=engine,
         runner=runner,
         tokenizer=tokenizer,
         spec=checkpoint.spec,
@@ -242,6 +245,17 @@ def build_engine(
         max_model_len=longest,
         deterministic_tiles=tiles,
     )
+
+
+def _record(engine: Engine, path: Path, block_size: int, *, report: Report) -> None:
+    """Record the requests of an engine; one that cannot is closed."""
+    from octavo.engine.recorder import Recorder
+
+    try:
+        engine.watch(Recorder(path, block_size, warn=report))
+    except ConfigError:
+        engine.close()
+        raise
 
 
 def _num_blocks(

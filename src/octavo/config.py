@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import SupportsIndex, cast
 
 from octavo.errors import ConfigError
@@ -79,6 +80,9 @@ class EngineConfig:
     slower on others."""
     offline: bool = False
     """Never fetch a model."""
+    record: str | Path | None = None
+    """A file to which a line is added for each request: hashes and lengths, never text. For
+    `octavo replay`."""
 
     def __post_init__(self) -> None:
         self._check_cpu()
@@ -103,6 +107,11 @@ class EngineConfig:
         self._settle_count("kv_cache_memory_bytes", least=1)
         self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
+        record = cast("object", self.record)
+        if isinstance(record, Path):
+            object.__setattr__(self, "record", str(record))
+        elif record is not None and (not isinstance(record, str) or not record):
+            raise ConfigError(f"record must be the path of a file, got {record!r}")
 
     def _settle_count(self, name: str, *, least: int) -> None:
         """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""

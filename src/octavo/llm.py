@@ -20,11 +20,13 @@ from octavo.errors import ConfigError, RequestError
 from octavo.interrupts import interrupts_wait
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from octavo.contract.request import Request
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Prompt
+    from octavo.prompts import Prompt, RequestBuilder
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -64,6 +66,7 @@ class LLM:
         enforce_eager: bool = False,
         deterministic: bool = False,
         offline: bool = False,
+        record: str | Path | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         """Build the engine. What each setting means stands beside it in `EngineConfig`.
@@ -93,21 +96,15 @@ class LLM:
             enforce_eager=enforce_eager,
             deterministic=deterministic,
             offline=offline,
+            record=record,
         )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
-        from octavo.prompts import RequestBuilder
-
         self._engine: Engine = self._built.engine
         self._runs: dict[str, _Run] = {}
         self._lock = threading.RLock()
         self._thread = 0  # that is being answered, while there are runs
         self._closed = self._handed_over = False
-        self.requests = RequestBuilder(
-            self._built.tokenizer,
-            vocab_size=self._built.spec.vocab_size,
-            namespace=self._built.namespace,
-            seed=seed,
-        )
+        self.requests = _request_builder(self._built, seed)
 
     def generate(
         self,
@@ -325,6 +322,17 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _request_builder(built: Built, seed: int) -> RequestBuilder:
+    from octavo.prompts import RequestBuilder
+
+    return RequestBuilder(
+        built.tokenizer,
+        vocab_size=built.spec.vocab_size,
+        namespace=built.namespace,
+        seed=seed,
+    )
 
 
 class _Run:

@@ -102,6 +102,7 @@ class Sequence:
         "load_deadline_s",
         "looks_back",
         "lost_tokens",
+        "paused",
         "phase",
         "preemptions",
         "prompt_length",
@@ -164,6 +165,8 @@ class Sequence:
         """Phase LOADING ends at this time of the engine's clock."""
         self.lost_tokens = 0
         """Tokens whose KV was given up by the last preemption."""
+        self.paused = False
+        """It is given no tokens for now."""
         self.preemptions = 0
         self.failures = 0
         self.spared_until = 0

@@ -35,6 +35,26 @@ class ModelRunner(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Is told of every request, between two steps; must be quick and raise nothing."""
+
+    def begin(self, request: Request) -> None:
+        """A request has been queued."""
+        ...
+
+    def take_in(self, update: Update, finish: FinishReason | None) -> None:
+        """A choice has new tokens; `finish`: it has ended, by the update or by a stop string."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """A request has been ended from outside; it may be unknown, or have ended before."""
+        ...
+
+    def close(self) -> None:
+        """The engine is closed."""
+        ...
+
+
 class Output(msgspec.Struct, frozen=True):
     """News of one choice of a request."""
 
@@ -84,6 +104,11 @@ class Engine:
         self._speller = Speller(tokenizer)
         self._backlog: list[Output] = []
         """News that the caller has not been given yet: an interrupt came between."""
+        self._observers: list[Observer] = []
+
+    def watch(self, observer: Observer) -> None:
+        """Tell an observer of every request from now on."""
+        self._observers.append(observer)
 
     def add(self, request: Request) -> int:
         """Queue a request; returns its effective maximum of output tokens.
@@ -93,6 +118,8 @@ class Engine:
         effective = self._scheduler.add(request)
         for index in range(request.sampling.choices):
             self._texts[request.id, index] = AnswerText(self._tokenizer, request.sampling)
+        for observer in self._observers:
+            observer.begin(request)
         return effective
 
     def abort(self, request_id: str) -> None:
@@ -101,6 +128,8 @@ class Engine:
         self._backlog = [news for news in self._backlog if news.request_id != request_id]
         for key in [key for key in self._texts if key[0] == request_id]:
             del self._texts[key]
+        for observer in self._observers:
+            observer.abort(request_id)
 
     @property
     def busy(self) -> bool:
@@ -142,6 +171,8 @@ class Engine:
     def close(self) -> None:
         """Stop the runner; requests that are not finished are lost."""
         self._runner.close()
+        for observer in self._observers:
+            observer.close()
 
     def _submit(self, batch: Batch) -> None:
         try:
@@ -177,6 +208,8 @@ class Engine:
             finish, stop_reason = FinishReason.STOP, answer.stopped
         if finish is not None:
             del self._texts[key]
+        for observer in self._observers:
+            observer.take_in(update, finish)
         return Output(
             update.request_id,
             update.index,

@@ -35,16 +35,17 @@ class PrefixCache:
     def serve(self, request: RecordedRequest) -> int:
         """Return how many leading blocks were known; then all are, as far as they fit.
 
-        Of a prompt longer than the cache, the beginning is kept. O(blocks), times what the
-        policy takes.
+        Of a prompt longer than the cache, the beginning is kept. A known answer is written behind
+        it. O(blocks), times what the policy takes.
         """
         pool = self._tier.pool
-        texts = _texts(request.keys)
-        table = self._known(texts)
+        texts = _texts(request.keys + request.answer_keys)
+        table = self._known(texts[: len(request.keys)])
         hits = len(table)
         pool.reuse(table)
         new = pool.take(min(len(texts) - hits, pool.available))
-        self._write(new, texts[hits:], request.prompt_tokens - hits * self._block_size)
+        tokens = request.prompt_tokens + (request.output_tokens if request.answer_keys else 0)
+        self._write(new, texts[hits:], tokens - hits * self._block_size)
         table += new
         # Tail first: a suffix is useless without its prefix, so it should be evicted earlier.
         pool.drop(reversed(table))

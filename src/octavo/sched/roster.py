@@ -102,6 +102,13 @@ class Roster:
         self._requests.setdefault(request.id, {})[index] = seq
         return seq
 
+    def pause(self, request_id: str, index: int, *, paused: bool) -> None:
+        """Let one choice of a request, or all its beams, be given no tokens, or some again."""
+        seq = self.choice(request_id, index)
+        if seq is not None:
+            for one in self.gang(seq):
+                one.paused = paused
+
     # ── and change phase ──────────────────────────────────────────────────────────────────
 
     def run(self, seq: Sequence) -> None:
@@ -180,6 +187,7 @@ class Roster:
         child.tokens = parent.tokens[:]
         child.cached_tokens = parent.cached_tokens
         child.spared_until, child.preemptions = parent.spared_until, parent.preemptions
+        child.paused = parent.paused
         if parent.phase is Phase.RUNNING:
             child.scheduled = parent.scheduled
             self._cache.fork(parent, child)

@@ -107,6 +107,18 @@ class Scheduler:
         if seq is not None:
             self._roster.end(seq)
 
+    def pause(self, request_id: str, index: int) -> None:
+        """Give a choice no more tokens until `resume`. Unknown or ended: no effect.
+
+        It keeps its blocks, unless it is preempted; then it waits, and lets others pass. With beam
+        search all beams pause.
+        """
+        self._roster.pause(request_id, index, paused=True)
+
+    def resume(self, request_id: str, index: int) -> None:
+        """Let a choice go on. Unknown, ended or not paused: no effect."""
+        self._roster.pause(request_id, index, paused=False)
+
     @property
     def busy(self) -> bool:
         """True while a request is not finished."""
@@ -155,8 +167,8 @@ class Scheduler:
                 return
             while urgent and draft.budget and self._roster.waiting[0].rank[0] < seq.rank[0]:
                 urgent = self._admit_urgent(draft, now_s)
-            if seq.phase is not Phase.RUNNING:
-                continue  # displaced meanwhile
+            if seq.phase is not Phase.RUNNING or seq.paused:
+                continue  # displaced meanwhile, or not to go on
             if draft.budget == 0:
                 continue
             if seq.beam:
@@ -271,7 +283,7 @@ class Scheduler:
 
     def _find(self, seq: Sequence) -> Hit | None:
         """Look up a waiting sequence; None: let others pass, waiting costs it nothing."""
-        if len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
+        if seq.paused or len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
             return None  # its last token, or what its search goes on with, is on its way
         hit = self._cache.lookup(seq)
         return None if hit.arriving else hit
