@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Prompt
+    from octavo.prompts import Prompt, RequestBuilder
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -58,6 +58,7 @@ class LLM:
         reservation: str = "on_demand",
         scheduling_policy: str = "fcfs",
         eviction_policy: str | Mapping[str, str | int | float] = "lru",
+        partial_blocks: bool = True,
         backend: str = "auto",
         cpu_arithmetic: str | None = None,
         threads: int | None = None,
@@ -87,6 +88,7 @@ class LLM:
             reservation=reservation,
             scheduling_policy=scheduling_policy,
             eviction_policy=eviction_policy,
+            partial_blocks=partial_blocks,
             backend=backend,
             cpu_arithmetic=cpu_arithmetic,
             threads=threads,
@@ -95,19 +97,12 @@ class LLM:
             offline=offline,
         )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
-        from octavo.prompts import RequestBuilder
-
         self._engine: Engine = self._built.engine
         self._runs: dict[str, _Run] = {}
         self._lock = threading.RLock()
         self._thread = 0  # that is being answered, while there are runs
         self._closed = self._handed_over = False
-        self.requests = RequestBuilder(
-            self._built.tokenizer,
-            vocab_size=self._built.spec.vocab_size,
-            namespace=self._built.namespace,
-            seed=seed,
-        )
+        self.requests = _request_builder(self._built, seed)
 
     def generate(
         self,
@@ -325,6 +320,14 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _request_builder(built: Built, seed: int) -> RequestBuilder:
+    from octavo.prompts import RequestBuilder
+
+    return RequestBuilder(
+        built.tokenizer, vocab_size=built.spec.vocab_size, namespace=built.namespace, seed=seed
+    )
 
 
 class _Run:

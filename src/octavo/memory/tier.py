@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockId, BlockKey, StepId
@@ -10,6 +10,7 @@ from octavo.errors import Corrupted
 from octavo.memory.block import Block
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.pool import BlockPool
+from octavo.memory.siblings import Siblings
 
 
 class Text(NamedTuple):
@@ -36,8 +37,12 @@ class Tier:
         num_blocks: int,
         policy: EvictionPolicy,
         slot_weights: tuple[int, ...] = (1,),
+        siblings: Siblings | None = None,
     ) -> None:
+        """siblings: kept up to date, if parts of blocks are to be found here too."""
         self.name = name
+        self.siblings = siblings
+        """The committed blocks, by what comes before them."""
         self.pool = BlockPool(num_blocks, policy, self._forget, slot_weights)
         self._index: tuple[dict[BlockKey, Block], ...] = tuple({} for _ in slot_weights)
 
@@ -62,7 +67,39 @@ class Tier:
         index[text.key] = block
         block.key, block.parent, block.tokens, block.depth = text
         block.written_step = step
+        if not step and self.siblings is not None:
+            self.siblings.add(block)
         return True
+
+    def publish_run(
+        self,
+        group: int,
+        blocks: Iterable[Block],
+        texts: Iterable[tuple[BlockKey, BlockKey, bytes, int]],
+        step: StepId,
+    ) -> list[Block]:
+        """Publish blocks of one group that `step` writes; returns those that were private.
+
+        texts: the fields of a `Text` for each block. A block that can be found already, and one
+        whose key is here, stay as they are.
+        """
+        index, published = self._index[group], list[Block]()
+        for block, text in zip(blocks, texts, strict=True):
+            key = text[0]
+            if block.key is None and key not in index:
+                index[key] = block
+                block.key, block.parent, block.tokens, block.depth = text
+                block.written_step = step
+                published.append(block)
+        return published
+
+    def commit(self, blocks: Iterable[Block]) -> None:
+        """The steps that write these tentative blocks went well."""
+        siblings = self.siblings
+        for block in blocks:
+            block.written_step = 0
+            if siblings is not None:
+                siblings.add(block)
 
     def withdraw(self, block: Block) -> None:
         """Take back a publication: the text is not in the block after all."""
@@ -94,10 +131,14 @@ class Tier:
         keyed = sum(block.key is not None for block in self.pool.blocks)
         if keyed != sum(map(len, self._index)):
             raise Corrupted(f"{self.name}: {keyed} keyed blocks, {len(self.keyed())} in the index")
+        if self.siblings is not None:
+            self.siblings.check(block for block in self.keyed() if not block.written_step)
 
     def _forget(self, block: Block) -> None:
         assert block.key is not None, f"{block} has no key to forget"
         del self._index[block.group][block.key]
+        if self.siblings is not None and not block.written_step:
+            self.siblings.remove(block)
         block.key = None
         block.parent = b""
         block.tokens = b""

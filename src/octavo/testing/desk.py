@@ -13,6 +13,7 @@ from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.placement import PlacementPolicy, WriteThrough
 from octavo.memory.policies.lru import Lru
+from octavo.memory.siblings import Siblings
 from octavo.memory.tier import Tier
 from octavo.sched.cache import Cache
 
@@ -38,10 +39,12 @@ class Desk:
         host_blocks: int = 0,
         policy: Callable[[], EvictionPolicy] = Lru,
         placement: PlacementPolicy | None = None,
+        partial_blocks: bool = True,
     ) -> Desk:
         """Build a paged cache; with host blocks, every committed block is copied to the host."""
         groups = Groups(block_sizes, windows)
-        tiers = [Tier("device", num_blocks, policy(), groups.slot_weights)]
+        siblings = Siblings(len(groups)) if partial_blocks else None
+        tiers = [Tier("device", num_blocks, policy(), groups.slot_weights, siblings)]
         if host_blocks:
             tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
             placement = placement or WriteThrough()
