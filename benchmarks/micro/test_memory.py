@@ -34,7 +34,9 @@ class Visits:
 
     def visit(self, seq, step) -> int:
         cache = self.desk.cache
+        cache.begin_step(0.0)
         hit = cache.lookup(seq)
+        cache.explain(seq, hit)
         assert cache.admit(seq, hit, PROMPT, step)
         cache.commit(step)
         cache.release(seq, step)

@@ -346,13 +346,11 @@ def build_cache(
     from octavo.memory.groups import Groups
     from octavo.memory.manager import KVCacheManager
     from octavo.memory.regions import RegionCache
-    from octavo.memory.siblings import Siblings
-    from octavo.memory.tier import Tier
+    from octavo.memory.tier import device_tier
 
     if rule.tokens is None:
         groups = Groups(layout.block_sizes, layout.windows, step_tokens=step_tokens)
-        siblings = Siblings(len(groups)) if partial_blocks else None
-        device = Tier("device", num_blocks, policy, groups.slot_weights, siblings)
+        device = device_tier(num_blocks, policy, groups, partial_blocks=partial_blocks)
         cache = KVCacheManager(groups, (device,))
         return cache, layout.capacity_tokens(num_blocks, step_tokens)
     if len(layout.groups) > 1:

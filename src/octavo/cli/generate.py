@@ -202,6 +202,7 @@ def _result_keys(text: str, result: RequestOutput) -> dict[str, object]:
         "request_id",
         "prompt_token_ids",
         "num_cached_tokens",
+        "miss",
         "effective_max_tokens",
         "ttft_s",
         "e2e_s",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from octavo.contract.batch import Copy, Move
-from octavo.contract.ids import BlockId, BlockKey, MoveId, SeqId, StepId
+from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
+from octavo.contract.misses import Miss
 from octavo.contract.request import Sequence
 from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, RequestError
@@ -14,6 +15,7 @@ from octavo.memory.allocator import Allocator
 from octavo.memory.groups import Groups
 from octavo.memory.keys import extend_keys
 from octavo.memory.ledger import Ledger
+from octavo.memory.misses import MissFinder
 from octavo.memory.placement import DeviceOnly, PlacementPolicy
 from octavo.memory.prefix import Hit, PrefixFinder, run_texts
 from octavo.memory.table import Table
@@ -46,6 +48,7 @@ class KVCacheManager:
         self._groups = groups
         self._sizes = groups.sizes
         self._prefixes = PrefixFinder(groups, tiers)
+        self._misses = MissFinder(groups, tiers)
         self._tiers = tiers
         self._device = tiers[0]
         self._pool = tiers[0].pool
@@ -56,6 +59,11 @@ class KVCacheManager:
         self._allocator = Allocator(groups, tiers[0].pool)
         self._promises = self._allocator.promises
         self._reserve = tiers[0].pool.size // _RESERVE
+
+    def begin_step(self, now_s: float) -> None:
+        """A step is about to be planned. now_s: seconds on the engine's clock."""
+        if self._device.departures is not None:
+            self._device.departures.advance(now_s, self._pool.evictions)
 
     # ── before admission ──────────────────────────────────────────────────────────────────
 
@@ -86,14 +94,16 @@ class KVCacheManager:
         """
         hit = self._prefixes.find(seq, seq.reusable)
         if self._transfers.open:
-            late = self._first_load(hit, self._transfers.late)
+            late = hit.first_load(self._sizes, self._transfers.late)
             if late is not None:
                 hit = self._prefixes.find(seq, late)
-            if self._first_load(hit, self._transfers.awaited) is not None:
+            if hit.first_load(self._sizes, self._transfers.awaited) is not None:
                 return hit._replace(arriving=True)
-        if any(tier for run in hit.runs for tier, _ in run):
-            return hit
-        return self._prefixes.lengthen(seq, hit, seq.reusable)
+        return hit if hit.loads else self._prefixes.lengthen(seq, hit, seq.reusable)
+
+    def explain(self, seq: Sequence, hit: Hit) -> Miss | None:
+        """Say why no more was found of a sequence that has not been admitted; None: all was."""
+        return self._misses.explain(seq, hit)
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before what is promised at admission fits; 0: it fits."""
@@ -122,6 +132,7 @@ class KVCacheManager:
             self._pool.reuse(block.id for tier, block in run if tier == 0)
         self._tables[seq.id] = table
         self._adopt_runs(seq, table, hit)
+        self._misses.remember(seq, hit)
         if hit.tails:
             self._allocator.copy_tails(table, hit.tails, hit.tokens, step)
         table.measure(self._groups)
@@ -336,19 +347,9 @@ class KVCacheManager:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
-    def _first_load(self, hit: Hit, concerns: Callable[[int, BlockKey], bool]) -> int | None:
-        """Position of the first block in a slower tier whose text `concerns` says yes to."""
-        positions = [
-            index * self._sizes[group]
-            for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True))
-            for index, (tier, block) in enumerate(run, start=first)
-            if tier and block.key is not None and concerns(group, block.key)
-        ]
-        return min(positions, default=None)
-
     def _adopt_runs(self, seq: Sequence, table: Table, hit: Hit) -> None:
         """Fill a new table with the known prefix; blocks of slower tiers get loads."""
-        loads = any(tier for run in hit.runs for tier, _ in run)
+        loads = hit.loads
         if loads:
             self._transfers.expect(seq.id, hit.tokens)
         for group, (run, size) in enumerate(zip(hit.runs, self._sizes, strict=True)):

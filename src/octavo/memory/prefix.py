@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockKey
@@ -31,6 +31,26 @@ class Hit(NamedTuple):
     they do not fill a block; None where they do. Empty: the hit ends with a block everywhere."""
     arriving: bool = False
     """Part of it is being loaded for another sequence: worth waiting for."""
+
+    def first_load(
+        self, sizes: tuple[int, ...], concerns: Callable[[int, BlockKey], bool]
+    ) -> int | None:
+        """Position of the first block in a slower tier whose text `concerns` says yes to.
+
+        sizes: tokens per block.
+        """
+        positions = [
+            index * sizes[group]
+            for group, (run, first) in enumerate(zip(self.runs, self.firsts, strict=True))
+            for index, (tier, block) in enumerate(run, start=first)
+            if tier and block.key is not None and concerns(group, block.key)
+        ]
+        return min(positions, default=None)
+
+    @property
+    def loads(self) -> bool:
+        """True if part of it has to come from a slower tier."""
+        return any(tier for run in self.runs for tier, _ in run)
 
 
 class PrefixFinder:
@@ -178,8 +198,10 @@ class _Search:
 
     def end_of_run(self, group: int, first: int, end: int) -> int:
         """Return the aligned position up to which blocks from index `first` on are found."""
-        run = self._runs[group] = list[Found]()
-        for index in range(first, end):
+        texts = run_texts(self._groups, self._seq, group, first, end)
+        run: list[Found] = [(0, block) for block in self._tiers[0].find_run(group, texts)]
+        self._runs[group] = run
+        for index in range(first + len(run), end):
             found = self._look_up(group, index)
             if found is None:
                 break

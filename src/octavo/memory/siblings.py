@@ -65,6 +65,10 @@ class Siblings:
         if len(known) == 1:
             (families[block.parent],) = known
 
+    def follow(self, group: int, parent: BlockKey) -> bool:
+        """Return True if any block follows `parent`."""
+        return parent in self._families[group]
+
     def best(self, group: int, parent: BlockKey, tokens: bytes) -> tuple[Block, int] | None:
         """Return the block after `parent` that begins most like `tokens`, and how many it shares.
 

@@ -20,8 +20,7 @@ from octavo.memory.placement import WriteThrough
 from octavo.memory.policies.lru import Lru
 from octavo.memory.regions import RegionCache
 from octavo.memory.reservation import RESERVATIONS
-from octavo.memory.siblings import Siblings
-from octavo.memory.tier import Tier
+from octavo.memory.tier import Tier, device_tier
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS, Order
@@ -49,8 +48,7 @@ def make_cache(
     groups: None means one group of blocks of four tokens.
     """
     groups = groups or Groups((4,))
-    siblings = Siblings(len(groups)) if partial_blocks else None
-    tiers = [Tier("device", num_blocks, policy(), groups.slot_weights, siblings)]
+    tiers = [device_tier(num_blocks, policy(), groups, partial_blocks=partial_blocks)]
     if host_blocks:
         tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
     return KVCacheManager(groups, tuple(tiers), WriteThrough() if host_blocks else None)
