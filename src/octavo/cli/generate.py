@@ -23,6 +23,7 @@ from octavo.cli.options import (
     MaxSeqs,
     Model,
     Offline,
+    PinLimit,
     PoolBytes,
     PromptFile,
     Prompts,
@@ -30,6 +31,7 @@ from octavo.cli.options import (
     Reservation,
     Scheduling,
     StepTokens,
+    Tenants,
     Threads,
     Utilization,
 )
@@ -65,6 +67,8 @@ def generate(
     reservation: Reservation = "on_demand",
     scheduling_policy: Scheduling = "fcfs",
     eviction_policy: Eviction = "lru",
+    tenants: Tenants = None,
+    pin_limit: PinLimit = 0.0,
     backend: Backend = "auto",
     cpu_arithmetic: Arithmetic = None,
     threads: Threads = None,
@@ -96,6 +100,8 @@ def generate(
         reservation=reservation,
         scheduling_policy=scheduling_policy,
         eviction_policy=eviction_policy,
+        tenants=tenants,
+        pin_limit=pin_limit,
         backend=backend,
         cpu_arithmetic=cpu_arithmetic,
         threads=threads,
@@ -103,6 +109,10 @@ def generate(
         deterministic=deterministic,
         offline=offline,
     )
+    return _answer(llm, texts, params, raw=raw, json=json)
+
+
+def _answer(llm: LLM, texts: list[str], params: SamplingParams, *, raw: bool, json: bool) -> int:
     if not raw and not llm.get_tokenizer().has_chat_template:
         note("note: a model without a chat template: it continues the texts")
         raw = True

@@ -17,7 +17,7 @@ class Allocator:
     """Moves blocks between the device's pool and tables; knows no text."""
 
     def __init__(self, groups: Groups, pool: BlockPool) -> None:
-        self.promises = Promises(groups)
+        self.promises = Promises(groups, pool.shares)
         self.collected: StepId = 0
         """The last step whose outcome is known; written by the manager."""
         self._groups = groups
@@ -34,7 +34,8 @@ class Allocator:
     def grow(self, *parts: tuple[Table, int, int]) -> bool:
         """Let tables own their partial block and have blocks up to a position; or change nothing.
 
-        parts: (table, start, upto). Blocks that no query from `start` on sees come back first.
+        parts: (table, start, upto), all of one tenant. Blocks that no query from `start` on sees
+        come back first.
         """
         pool = self._pool
         changing = [(table, at) for table, at, _ in parts if table.forked or at >= table.frees_at]
@@ -46,7 +47,8 @@ class Allocator:
             missing.append(counts)
             need += sum(counts)
             promised += min(sum(counts), table.owed)
-        if need > pool.available or need - promised > max(0, pool.available - self.promises.owed):
+        account, shares = parts[0][0].account, pool.shares
+        if need > shares.takeable(account) or need - promised > max(0, shares.room(account)):
             return False
         for table, start in changing:
             self._cut(table, start)
@@ -55,7 +57,7 @@ class Allocator:
                 self._own_tails(table, start)
             for group, count in enumerate(counts):
                 if count:
-                    table.append(group, pool.take(count, group))
+                    table.append(group, pool.take(count, group, account))
             table.measure(self._groups)
             self.promises.update(table)
         return True
@@ -64,13 +66,20 @@ class Allocator:
         """Blocks that tables with these next positions need for copies, less those that come back.
 
         Of those who share a tail, the last may keep it if nobody else holds it; a passed block
-        comes back with its last holder.
+        comes back with its last holder, unless it is another tenant's or pinned.
         """
         blocks = self._pool.blocks
+        account, would_pin = tables[0][0].account, self._pool.shelves.would_pin
         tails = Counter(i for table, start in tables for i in self._tail(table, start))
         passed = Counter(i for table, start in tables for i in self._passed(table, start))
         copies = sum(n - (blocks[i].refs == n) for i, n in tails.items())
-        return copies - sum(blocks[i].refs == n for i, n in passed.items())
+        back = [
+            blocks[i]
+            for i, n in passed.items()
+            if blocks[i].refs == n and blocks[i].account is account
+        ]
+        pinned = min(sum(map(would_pin, back)), account.most_pinned - account.pinned)
+        return copies - len(back) + pinned
 
     def _missing(self, table: Table, upto: int) -> list[int]:
         """Per group, the blocks that a table lacks for `upto` tokens."""
@@ -116,7 +125,7 @@ class Allocator:
             if start % size == 0 or pool.blocks[table.ids[group][index]].refs == 1:
                 continue
             old = table.ids[group][index]
-            (new,) = pool.take(1, group)
+            (new,) = pool.take(1, group, table.account)
             pool.fill(new, pool.blocks[old].filled)
             pool.drop([old])
             table.ids[group][index] = new

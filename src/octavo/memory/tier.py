@@ -101,4 +101,5 @@ class Tier:
         block.key = None
         block.parent = b""
         block.tokens = b""
+        block.kept = None
         block.written_step = 0
