@@ -10,6 +10,7 @@ from octavo.contract.ids import BlockId, StepId
 from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
 from octavo.memory.promises import Promises
+from octavo.memory.shares import Account
 from octavo.memory.table import Table
 
 
@@ -37,9 +38,10 @@ class Allocator:
         parts: (table, start, upto), all of one tenant. Blocks that no query from `start` on sees
         come back first.
         """
-        pool = self._pool
+        pool, shares = self._pool, self._pool.shares
+        account = parts[0][0].account
         changing = [(table, at) for table, at, _ in parts if table.forked or at >= table.frees_at]
-        need = self._exchange(changing) if changing else 0
+        need, lent = self._exchange(account, changing) if changing else (0, 0)
         promised = 0
         missing: list[list[int]] = []
         for table, _, upto in parts:
@@ -47,8 +49,8 @@ class Allocator:
             missing.append(counts)
             need += sum(counts)
             promised += min(sum(counts), table.owed)
-        account, shares = parts[0][0].account, pool.shares
-        if need > shares.takeable(account) or need - promised > max(0, shares.room(account)):
+        room = max(0, shares.room(account, lent))
+        if need > shares.takeable(account, lent) or need - promised > room:
             return False
         for table, start in changing:
             self._cut(table, start)
@@ -62,24 +64,28 @@ class Allocator:
             self.promises.update(table)
         return True
 
-    def _exchange(self, tables: list[tuple[Table, int]]) -> int:
+    def _exchange(self, account: Account, tables: list[tuple[Table, int]]) -> tuple[int, int]:
         """Blocks that tables with these next positions need for copies, less those that come back.
 
-        Of those who share a tail, the last may keep it if nobody else holds it; a passed block
-        comes back with its last holder, unless it is another tenant's or pinned.
+        Returns with it how many come back to other tenants, and can be had of them. Of those who
+        share a tail, the last may keep it if nobody else holds it; a passed block comes back with
+        its last holder, unless a pin keeps it.
         """
-        blocks = self._pool.blocks
-        account, would_pin = tables[0][0].account, self._pool.shelves.would_pin
+        blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
         tails = Counter(i for table, start in tables for i in self._tail(table, start))
         passed = Counter(i for table, start in tables for i in self._passed(table, start))
         copies = sum(n - (blocks[i].refs == n) for i, n in tails.items())
-        back = [
-            blocks[i]
-            for i, n in passed.items()
-            if blocks[i].refs == n and blocks[i].account is account
-        ]
-        pinned = min(sum(map(would_pin, back)), account.most_pinned - account.pinned)
-        return copies - len(back) + pinned
+        back, pinned = Counter[Account](), Counter[Account]()
+        for block_id, count in passed.items():
+            block = blocks[block_id]
+            if block.refs == count and block.account is not None:
+                back[block.account] += 1
+                pinned[block.account] += would_pin(block)
+        for owner, count in pinned.items():
+            back[owner] -= min(count, owner.most_pinned - owner.pinned)
+        own = back.pop(account, 0)
+        lent = sum(self._pool.shares.surplus_of(owner, count) for owner, count in back.items())
+        return copies - own, lent
 
     def _missing(self, table: Table, upto: int) -> list[int]:
         """Per group, the blocks that a table lacks for `upto` tokens."""

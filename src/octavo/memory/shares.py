@@ -132,15 +132,24 @@ class Shares:
 
     # ── what can be given ─────────────────────────────────────────────────────────────────
 
-    def takeable(self, account: Account) -> int:
-        """Blocks that a tenant could be given now: free ones, its own, others' surplus."""
+    def takeable(self, account: Account, lent: int = 0) -> int:
+        """Blocks that a tenant could be given now: free ones, its own, others' surplus.
+
+        lent: blocks more that others are about to give back.
+        """
         self._sum_up()
-        others = self._kept - account.kept
+        others = self._kept - account.kept - lent
         return min(account.maximum, self.size - others) - account.locked
 
-    def room(self, account: Account) -> int:
+    def room(self, account: Account, lent: int = 0) -> int:
         """Those of them that are not promised to anybody; may be negative."""
-        return self._room(account, self._claimed_now() - account.claimed)
+        others = self._claimed_now() - account.claimed - lent
+        return min(account.maximum, self.size - others) - account.locked - account.owed
+
+    def surplus_of(self, account: Account, back: int) -> int:
+        """How many of so many held blocks that come back to a tenant others could be given."""
+        floor = min(account.guaranteed, account.live)
+        return max(account.locked, floor) - max(account.locked - back, floor)
 
     def shortages(
         self, account: Account, blocks: int, others: Mapping[Account, int], reserve: int
@@ -274,9 +283,6 @@ class Shares:
             raise Corrupted("; ".join(wrong))
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
-
-    def _room(self, account: Account, others: int) -> int:
-        return min(account.maximum, self.size - others) - account.locked - account.owed
 
     def _claimed_now(self) -> int:
         self._sum_up()
