@@ -28,6 +28,7 @@ PUBLIC_NAMES = [
     "OctavoError",
     "RequestError",
     "RequestOutput",
+    "Retention",
     "SamplingParams",
     "__version__",
 ]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from octavo.async_llm import AsyncLLM
+    from octavo.contract.retention import Retention
     from octavo.contract.sampling import SamplingParams
     from octavo.errors import (
         ConfigError,
@@ -30,6 +31,7 @@ _HOMES = {
     "LLM": "octavo.llm",
     "CompletionOutput": "octavo.results",
     "RequestOutput": "octavo.results",
+    "Retention": "octavo.contract.retention",
     "SamplingParams": "octavo.contract.sampling",
     "OctavoError": "octavo.errors",
     "ConfigError": "octavo.errors",
@@ -48,6 +50,7 @@ __all__ = [
     "OctavoError",
     "RequestError",
     "RequestOutput",
+    "Retention",
     "SamplingParams",
     "__version__",
 ]

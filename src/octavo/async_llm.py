@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TypeAlias
 
+from octavo.contract.retention import Retention
 from octavo.contract.sampling import SamplingParams
 from octavo.engine.engine import Output
 from octavo.engine.thread import Accepted, EngineThread
@@ -45,13 +46,18 @@ class AsyncLLM:
         sampling_params: SamplingParams | None = None,
         *,
         priority: int = 0,
+        tenant: str | None = None,
+        retention: Retention | Iterable[Retention] | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yield the answer so far, each time it has grown; the last one is `finished`.
 
         Leaving the loop early, or cancelling the task, aborts the request and frees its memory.
-        Raises RequestError if the prompt cannot be answered.
+        Raises RequestError if the prompt cannot be answered. The options are those of
+        `LLM.generate`, for one prompt.
         """
-        ((request, result),) = self._llm.requests.build([prompt], sampling_params, [priority])
+        ((request, result),) = self._llm.requests.build(
+            [prompt], sampling_params, [priority], tenant=tenant, retention=[retention]
+        )
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[_Item] = asyncio.Queue()
         start = time.monotonic()
@@ -82,6 +88,14 @@ class AsyncLLM:
         counts: list[int] = []
         await asyncio.to_thread(
             self._thread.call, lambda engine: counts.append(engine.reset_prefix_cache())
+        )
+        return counts[0]
+
+    async def unpin(self, name: str | None = None, *, tenant: str | None = None) -> int:
+        """Let go of pins, as `LLM.unpin` does."""
+        counts: list[int] = []
+        await asyncio.to_thread(
+            self._thread.call, lambda engine: counts.append(engine.unpin(name, tenant))
         )
         return counts[0]
 

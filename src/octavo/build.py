@@ -6,7 +6,7 @@ What the weights can be packed without is imported late, while they are packed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,11 +33,13 @@ from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.models.mapping import read_ahead
 from octavo.parameters import read_setting, with_parameters, write_setting
 from octavo.sched.order import ORDERS
+from octavo.tenants import read_tenants
 
 if TYPE_CHECKING:
     from octavo.contract.layout import KVLayout
     from octavo.contract.model import ModelSpec
     from octavo.contract.namespace import Namespace
+    from octavo.contract.retention import TenantShare
     from octavo.engine.engine import Engine, ModelRunner
     from octavo.executors.choice import Choice, Observer
     from octavo.memory.eviction import EvictionPolicy
@@ -210,14 +212,17 @@ def build_engine(
     longest = _max_model_len(config, checkpoint.spec)
     num_blocks = _num_blocks(config, checkpoint, executor, longest, report=report)
     step_tokens = config.max_num_batched_tokens
+    tenants = tenants_of(config, rule)
     cache, pool_tokens = build_cache(
         rule,
         layout,
         num_blocks,
         longest=longest,
         step_tokens=step_tokens,
-        policy=policy(),
+        policy=policy,
         partial_blocks=config.partial_blocks,
+        tenants=tenants,
+        pin_limit=config.pin_limit,
     )
     runner, tiles = executor.make(num_blocks, on_logits)
     try:
@@ -351,6 +356,17 @@ def pool_blocks(
     return count
 
 
+def tenants_of(config: EngineConfig, rule: Reservation) -> tuple[TenantShare, ...]:
+    """Return the tenants of an engine. Raises ConfigError for a rule without shared blocks."""
+    assert config.tenants is None or isinstance(config.tenants, str)
+    if rule.tokens is not None and (config.tenants is not None or config.pin_limit):
+        name = "pin_limit" if config.tenants is None else "tenants"
+        raise ConfigError(
+            f"{name} needs blocks that are shared, but reservation is {rule.name}: use on_demand"
+        )
+    return read_tenants(config.tenants)
+
+
 def build_cache(
     rule: Reservation,
     layout: KVLayout,
@@ -358,21 +374,35 @@ def build_cache(
     *,
     longest: int,
     step_tokens: int,
-    policy: EvictionPolicy,
+    policy: Callable[[], EvictionPolicy],
     partial_blocks: bool = True,
+    tenants: Iterable[TenantShare] = (),
+    pin_limit: float = 0.0,
 ) -> tuple[Cache, int]:
     """Build the cache manager of a reservation rule; returns it and the longest text it holds.
 
     partial_blocks: what a text shares with the beginning of a block is copied, not computed.
+    Raises ConfigError if a tenant's share holds no text at all.
     """
     from octavo.memory.groups import Groups
     from octavo.memory.manager import KVCacheManager
     from octavo.memory.regions import RegionCache
+    from octavo.memory.shares import Shares
     from octavo.memory.tier import device_tier
 
     if rule.tokens is None:
         groups = Groups(layout.block_sizes, layout.windows, step_tokens=step_tokens)
-        device = device_tier(num_blocks, policy, groups, partial_blocks=partial_blocks)
+        shares = Shares(num_blocks, tenants, pin_limit=pin_limit)
+        least = layout.peak_blocks(2, step_tokens)
+        for account in shares.accounts:
+            if shares.ceiling(account) < least:
+                raise ConfigError(
+                    f"tenant {account.name!r} can count on {shares.ceiling(account)} of "
+                    f"{num_blocks} blocks, but one sequence needs at least {least}: raise its "
+                    "maximum, lower what the others are guaranteed or pin_limit, or raise "
+                    "kv_cache_memory_bytes"
+                )
+        device = device_tier(policy, shares, groups, partial_blocks=partial_blocks)
         cache = KVCacheManager(groups, (device,))
         return cache, layout.capacity_tokens(num_blocks, step_tokens)
     if len(layout.groups) > 1:

@@ -11,6 +11,7 @@ from typing import SupportsIndex, cast
 
 from octavo.errors import ConfigError
 from octavo.parameters import write_setting
+from octavo.tenants import write_tenants
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
@@ -66,6 +67,11 @@ class EngineConfig:
     partial_blocks: bool = True
     """What a prompt shares with the beginning of a cached block is copied instead of computed. Of
     no effect with a reservation other than on_demand."""
+    tenants: Mapping[str, Mapping[str, float]] | str | None = None
+    """Shares of the KV memory by tenant: {name: {"guaranteed": 0.2, "maximum": 0.6}}, or that as
+    JSON. Kept as text."""
+    pin_limit: float = 0.0
+    """Share of the KV memory that requests may pin; the longest text is shorter by as much."""
     backend: str = "auto"
     """cpu (native kernels, without torch), triton or flashinfer (NVIDIA GPUs), reference, or one
     that a plug-in brings. auto: what is quickest on the device among those that can do what is
@@ -104,6 +110,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be a name, or auto, got {value!r}")
         policy = write_setting("eviction_policy", self.eviction_policy)
         object.__setattr__(self, "eviction_policy", policy)
+        object.__setattr__(self, "tenants", write_tenants(self.tenants))
+        self._settle_pin_limit()
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             self._settle_count(name, least=1)
         self._settle_count("max_model_len", least=2)
@@ -142,6 +150,12 @@ class EngineConfig:
                 f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
             )
         object.__setattr__(self, "gpu_memory_utilization", float(share))
+
+    def _settle_pin_limit(self) -> None:
+        share = cast("object", self.pin_limit)
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= float(share) < 1:
+            raise ConfigError(f"pin_limit must be a share from 0 to below 1, got {share!r}")
+        object.__setattr__(self, "pin_limit", float(share))
 
     def _check_load(self) -> None:
         if self.load_format not in LOAD_FORMATS:

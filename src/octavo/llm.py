@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Prompt, RequestBuilder
+    from octavo.prompts import Prompt, RequestBuilder, Retentions, Tenants
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -40,6 +40,8 @@ class LLM:
     Raises ConfigError, ModelError or FetchError if it cannot be built; an unknown keyword is a
     TypeError. With neither model nor shape, the embedded default is used, and fetched at first.
     """
+
+    _closed = _handed_over = False
 
     def __init__(
         self,
@@ -61,6 +63,8 @@ class LLM:
         scheduling_policy: str = "fcfs",
         eviction_policy: str | Mapping[str, str | int | float] = "lru",
         partial_blocks: bool = True,
+        tenants: Mapping[str, Mapping[str, float]] | str | None = None,
+        pin_limit: float = 0.0,
         backend: str = "auto",
         cpu_arithmetic: str | None = None,
         threads: int | None = None,
@@ -92,6 +96,8 @@ class LLM:
             scheduling_policy=scheduling_policy,
             eviction_policy=eviction_policy,
             partial_blocks=partial_blocks,
+            tenants=tenants,
+            pin_limit=pin_limit,
             backend=backend,
             cpu_arithmetic=cpu_arithmetic,
             threads=threads,
@@ -105,7 +111,6 @@ class LLM:
         self._runs: dict[str, _Run] = {}
         self._lock = threading.RLock()
         self._thread = 0  # that is being answered, while there are runs
-        self._closed = self._handed_over = False
         self.requests = _request_builder(self._built, seed)
 
     def generate(
@@ -115,15 +120,21 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Iterable[int] | None = None,
+        tenant: Tenants = None,
+        retention: Retentions = None,
     ) -> list[RequestOutput]:
         """Answer prompts, all together; results come in the order of the prompts.
 
         sampling_params: one for all, or one per prompt; None: vLLM's defaults. priority: one
-        number per prompt, lower first, for scheduling_policy="priority". use_tqdm: show progress
-        on stderr if that is a terminal. Raises RequestError before anything runs if one of the
-        prompts cannot be answered.
+        number per prompt, lower first, for scheduling_policy="priority". tenant: on whose account,
+        one of `tenants`; one name for all, or one per prompt. retention: how long their KV is
+        kept: one `Retention` for all, or per prompt one, several for ranges of it, or None.
+        use_tqdm: show progress on stderr if that is a terminal. Raises RequestError before
+        anything runs if one of the prompts cannot be answered.
         """
-        requests = self.requests.build(prompts, sampling_params, priority)
+        requests = self.requests.build(
+            prompts, sampling_params, priority, tenant=tenant, retention=retention
+        )
         answers = sum(len(output.outputs) for _, output in requests)
         with _bar(use_tqdm, answers) as bar:
             for delta in self._run(requests):
@@ -139,6 +150,8 @@ class LLM:
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         priority: Iterable[int] | None = None,
+        tenant: Tenants = None,
+        retention: Retentions = None,
         **template_variables: object,
     ) -> list[RequestOutput]:
         """Answer conversations: each is a list of {"role": …, "content": …}, oldest first.
@@ -157,7 +170,14 @@ class LLM:
             )
             for one in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            priority=priority,
+            tenant=tenant,
+            retention=retention,
+        )
 
     def chat_prompt(
         self, messages: Messages, *, add_generation_prompt: bool = True, **variables: object
@@ -179,12 +199,18 @@ class LLM:
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         priority: Iterable[int] | None = None,
+        tenant: Tenants = None,
+        retention: Retentions = None,
     ) -> Generator[Delta, None, None]:
         """Answer prompts, all together, and yield each piece of text as it comes.
 
         Leaving the loop early aborts what is not finished. Otherwise like `generate`.
         """
-        return self._run(self.requests.build(prompts, sampling_params, priority))
+        return self._run(
+            self.requests.build(
+                prompts, sampling_params, priority, tenant=tenant, retention=retention
+            )
+        )
 
     def abort(self, request_id: str) -> None:
         """End a request that `stream` is answering; nothing more of it will come."""
@@ -280,6 +306,15 @@ class LLM:
         with self._lock:
             self._check_usable()
             return self._engine.reset_prefix_cache()
+
+    def unpin(self, name: str | None = None, *, tenant: str | None = None) -> int:
+        """Let go of what `Retention(pin=name)` keeps; None: of every name, or of every tenant.
+
+        Returns the number of blocks it may have held. They stay cached as any others.
+        """
+        with self._lock:
+            self._check_usable()
+            return self._engine.unpin(name, tenant)
 
     def get_metrics(self) -> list[Metric]:
         """Return the engine's counters and gauges, under vLLM's names where it has them."""

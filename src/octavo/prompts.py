@@ -9,6 +9,7 @@ from typing import SupportsIndex, TypeAlias, cast
 
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, choice_seed
+from octavo.contract.retention import DEFAULT_TENANT, Retention
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import RequestError
 from octavo.results import CompletionOutput, RequestOutput
@@ -17,6 +18,12 @@ from octavo.text.tokenizer import Tokenizer
 Prompt: TypeAlias = str | Mapping[str, object]
 """A text, `{"prompt": text}` or `{"prompt_token_ids": [ids]}`."""
 
+
+Tenants: TypeAlias = str | Iterable[str] | None
+"""One tenant for all prompts, or one per prompt."""
+
+Retentions: TypeAlias = Retention | Iterable[Retention | Iterable[Retention] | None] | None
+"""One wish for all prompts; or per prompt one, several for ranges of it, or None."""
 
 NO_TOKENIZER = "this engine has no tokenizer, since its model is a shape without one"
 
@@ -41,6 +48,9 @@ class RequestBuilder:
         prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None,
         priority: Iterable[int] | None = None,
+        *,
+        tenant: Tenants = None,
+        retention: Retentions = None,
     ) -> list[tuple[Request, RequestOutput]]:
         """Check prompts and options; returns a request and its empty result for each prompt.
 
@@ -52,12 +62,20 @@ class RequestBuilder:
         else:
             params = _several(sampling_params, "sampling_params")
         ranks = [0] * len(many) if priority is None else _several(priority, "priority")
-        for what, values in (("sampling_params", params), ("priority", ranks)):
+        names = _one_each(tenant, str, len(many), "tenant")
+        wishes = _one_each(retention, Retention, len(many), "retention")
+        for what, values in (
+            ("sampling_params", params),
+            ("priority", ranks),
+            ("tenant", names),
+            ("retention", wishes),
+        ):
             if len(values) != len(many):
                 raise RequestError(f"{len(many)} prompts, but {len(values)} {what}: give one each")
         checked = [self._checked(*each) for each in zip(many, params, ranks, strict=True)]
+        after = [(_tenant(name), _ranges(one)) for name, one in zip(names, wishes, strict=True)]
         # Only now are numbers used up: a call that is refused changes no seed of a later one.
-        return [self._request(*each) for each in checked]
+        return [self._request(*each, *kept) for each, kept in zip(checked, after, strict=True)]
 
     def _checked(
         self, prompt: object, params: object, priority: object
@@ -71,7 +89,13 @@ class RequestBuilder:
         return (*self._token_ids(prompt), params, rank)
 
     def _request(
-        self, text: str | None, ids: list[int], params: SamplingParams, priority: int
+        self,
+        text: str | None,
+        ids: list[int],
+        params: SamplingParams,
+        priority: int,
+        tenant: str,
+        retention: tuple[Retention, ...],
     ) -> tuple[Request, RequestOutput]:
         number = self._requests
         self._requests += 1
@@ -83,6 +107,8 @@ class RequestBuilder:
             seed=seed,
             namespace=self._namespace,
             priority=priority,
+            tenant=tenant,
+            retention=retention,
             arrival_s=time.monotonic(),
             eos_token_ids=self._eos_token_ids,
             bad_words=self._bad_words(params.bad_words),
@@ -266,6 +292,32 @@ def _joined(parts: list[object]) -> str | None:
             return None
         texts.append(text)
     return "".join(texts)
+
+
+def _one_each(values: object, kind: type, count: int, what: str) -> list[object]:
+    """Return one value for each of so many prompts; one of its kind, or None, is for all."""
+    if values is None or isinstance(values, kind):
+        return [values] * count
+    return _several(values, what)
+
+
+def _tenant(name: object) -> str:
+    if name is None:
+        return DEFAULT_TENANT
+    if not isinstance(name, str):
+        raise RequestError(f"tenant must be a name, got {name!r}")
+    return name
+
+
+def _ranges(wish: object) -> tuple[Retention, ...]:
+    ranges = () if wish is None else (wish,) if isinstance(wish, Retention) else wish
+    if not isinstance(ranges, Iterable):
+        raise RequestError(f"retention must be a Retention, or several, got {wish!r:.80}")
+    several = tuple(cast("Iterable[object]", ranges))
+    for one in several:
+        if not isinstance(one, Retention):
+            raise RequestError(f"retention must be a Retention, or several, got {one!r:.80}")
+    return cast("tuple[Retention, ...]", several)
 
 
 def _several(values: object, what: str) -> list[object]:

@@ -159,7 +159,9 @@ def metrics(engine: Engine) -> list[Metric]:
         "octavo:copies": stats.copies,
         "octavo:blocks_used": usage.blocks_used,
         "octavo:blocks_shared": usage.blocks_shared,
-    }
+        "octavo:blocks_cached": usage.blocks_cached,
+        "octavo:blocks_pinned": usage.blocks_pinned,
+    } | {f'octavo:blocks{{tenant="{name}"}}': count for name, count in usage.tenant_blocks}
     for name, counts in (("misses", stats.misses), ("missed_tokens", stats.missed_tokens)):
         values |= {f"octavo:{name}_{label}": count for label, count in counts.items()}
     return [Metric(name, float(value)) for name, value in values.items()]

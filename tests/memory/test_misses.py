@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from octavo.contract.misses import Miss, MissReason
+from octavo.contract.retention import Retention, TenantShare
 from octavo.memory.block import Block
 from octavo.memory.departures import Departures
+from octavo.memory.policies.lfu import Lfu
 from octavo.testing.desk import Desk
 from octavo.testing.driver import make_regions
 
@@ -64,15 +66,40 @@ def test_without_partial_blocks_the_rest_of_a_block_is_too_short():
 
 
 def test_an_evicted_text_tells_by_what_and_how_long_ago(desk):
-    desk.cache.begin_step(10.0)
+    desk.cache.pass_time(10.0)
     desk.release(desk.written(TEXT))
     pool = desk.tiers[0].pool
     pool.take(pool.available - 1)  # all but the first block
-    desk.cache.begin_step(17.5)
+    desk.cache.pass_time(17.5)
 
     assert why(desk, [*TEXT, 1]) == Miss(
         reason=MissReason.EVICTED, position=4, tokens=8, policy="lru", age_s=7.5, evicted_since=2
     )
+
+
+def test_a_text_that_outlived_its_time_says_so_once_it_is_gone():
+    desk = Desk.paged(4)
+    desk.release(desk.written(TEXT[:4], retention=(Retention(priority=90, ttl_s=10),)))
+    desk.release(desk.written([1] * 4))
+    desk.cache.pass_time(11.0)
+    assert why(desk, [*TEXT[:4], 1]) is None
+    desk.running([2] * 11)
+    desk.cache.pass_time(14.0)
+
+    assert why(desk, [*TEXT[:4], 1]) == Miss(
+        reason=MissReason.EXPIRED, position=0, tokens=4, age_s=3.0, evicted_since=1
+    )
+
+
+def test_a_text_that_its_tenants_maximum_drove_out_tells_the_policy_inside():
+    desk = Desk.paged(20, tenants=[TenantShare("a", 0.0, 0.1)], policy=Lfu)
+    desk.release(desk.written(TEXT[:4], tenant="a"))
+    for number in (1, 2):
+        desk.release(desk.written([number] * 4, tenant="a"))
+
+    miss = why(desk, [*TEXT[:4], 1])
+
+    assert (miss.reason, miss.policy) == ("evicted", "lfu")
 
 
 def test_a_part_that_another_text_lends_does_not_hide_the_eviction():
@@ -97,10 +124,10 @@ def test_a_text_that_came_back_is_no_longer_gone(desk):
 
 
 def test_a_cleared_cache_says_so(desk):
-    desk.cache.begin_step(1.0)
+    desk.cache.pass_time(1.0)
     desk.release(desk.written(TEXT))
     desk.cache.clear()
-    desk.cache.begin_step(4.0)
+    desk.cache.pass_time(4.0)
 
     miss = why(desk, TEXT)
 

@@ -14,10 +14,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from octavo.build import EVICTION_POLICIES
 from octavo.contract.batch import Move
 from octavo.contract.request import Sequence
+from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
+from octavo.errors import RequestError
 from octavo.memory.groups import Groups
 from octavo.testing.desk import Desk
 
 PREFIXES = ([1] * 9, [1] * 17, [1, 2, 3, 4, 5, 6, 7, 8], [4, 3] * 12, [5])
+TENANTS = (
+    (),
+    (TenantShare("a", 0.3, 0.6), TenantShare("b", 0.2)),
+    (TenantShare("a", 0.0, 0.5), TenantShare("b", 0.5), TenantShare(DEFAULT_TENANT, 0.1, 0.9)),
+)
 SIZES = ((4,), (1,), (4, 8), (6, 4), (3, 3, 3), (2,))
 
 
@@ -44,9 +51,13 @@ class ManagerMachine(RuleBasedStateMachine):
         blocks=st.integers(4, 40),
         host=st.sampled_from((0, 5, 40)),
         policy=st.sampled_from(sorted(EVICTION_POLICIES)),
+        tenants=st.sampled_from(TENANTS),
+        pin_limit=st.sampled_from((0.0, 0.2, 0.5)),
     )
-    def build(self, data, sizes: tuple[int, ...], blocks: int, host: int, policy: str) -> None:
+    def build(self, data, sizes, blocks: int, host: int, policy: str, tenants, pin_limit) -> None:
         self.sizes = sizes
+        self.tenants = sorted({DEFAULT_TENANT, *(one.name for one in tenants)})
+        self.now_s = 0
         windows = tuple(data.draw(st.sampled_from((None, None, 1, 2, 5, 16))) for _ in sizes)
         self.groups = Groups(sizes, windows)
         self.desk = Desk.paged(
@@ -55,6 +66,8 @@ class ManagerMachine(RuleBasedStateMachine):
             windows=windows,
             host_blocks=host,
             policy=EVICTION_POLICIES[policy],
+            tenants=tenants,
+            pin_limit=pin_limit,
         )
         self.cache = self.desk.cache
         self.running: dict[int, Sequence] = {}
@@ -110,15 +123,34 @@ class ManagerMachine(RuleBasedStateMachine):
         tail=st.lists(st.integers(0, 5), max_size=6),
         chunk=st.integers(1, 40),
         salt=st.sampled_from(("", "", "tenant")),
+        tenant=st.integers(0, 2),
+        wishes=st.tuples(
+            st.sampled_from((None, 2, 7)),
+            st.sampled_from((0, 35, 90)),
+            st.sampled_from((None, 3)),
+            st.sampled_from((None, None, "x", "y")),
+        ),
     )
-    def admit(self, prefix: list[int], tail: list[int], chunk: int, salt: str) -> None:
-        seq = self.desk.waiting(prefix + tail, salt=salt)
+    def admit(self, prefix, tail, chunk: int, salt: str, tenant: int, wishes) -> None:
+        end, priority, ttl_s, pin = wishes
+        before = self.desk.snapshot()
+        try:
+            seq = self.desk.waiting(
+                prefix + tail,
+                salt=salt,
+                tenant=self.tenants[tenant % len(self.tenants)],
+                retention=(Retention(0, end, priority, ttl_s, pin),),
+            )
+        except RequestError:
+            assert self.desk.snapshot() == before, "a refused request changed something"
+            return
         before = self.desk.snapshot()
         found = self.cache.lookup(seq).tokens
         assert found < seq.length
         assert self.desk.snapshot() == before, "lookup changed something"
         if not self.desk.admit(seq, min(seq.length, found + chunk)):
             assert self.desk.snapshot() == before, "a refused admission changed something"
+            self.cache.part(seq.request)
         elif self.cache.loading(seq):
             self.loading[seq.id] = seq
         else:
@@ -159,6 +191,9 @@ class ManagerMachine(RuleBasedStateMachine):
         seq = self.running.pop(seq_id, None) or self.loading.pop(seq_id)
         self.cache.release(seq, self.desk.step)
         self.cache.release(seq, self.desk.step)
+        live = [*self.running.values(), *self.loading.values()]
+        if not any(other.request is seq.request for other in live):
+            self.cache.part(seq.request)
 
     def pick(self, data: st.DataObject) -> Sequence:
         return self.running[data.draw(st.sampled_from(sorted(self.running)))]
@@ -166,6 +201,15 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.cache.clear()
+
+    @rule(seconds=st.sampled_from((1, 2, 4, 4000)))
+    def time_passes(self, seconds: int) -> None:
+        self.now_s += seconds
+        self.cache.pass_time(self.now_s)
+
+    @rule(name=st.sampled_from((None, "x")))
+    def unpin(self, name: str | None) -> None:
+        self.cache.unpin(None, name)
 
     # ── steps end ─────────────────────────────────────────────────────────────────────────
 
@@ -248,6 +292,7 @@ class ManagerMachine(RuleBasedStateMachine):
             return
         for seq_id in [*self.running, *self.loading]:
             self.let_go(seq_id)
+        self.cache.pass_time(self.now_s + 1e6)
         for step in range(self.oldest, self.desk.step + 1):
             self.cache.commit(step)
         for _ in range(3):  # a store may begin when a step is collected
@@ -256,6 +301,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.cache.check()
         assert self.cache.open_moves == 0
         assert self.cache.usage().blocks_used == 0
+        assert self.cache.usage().blocks_pinned == 0
 
 
 TestManager = ManagerMachine.TestCase

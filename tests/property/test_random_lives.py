@@ -47,6 +47,22 @@ def test_every_life_ends_well_with_every_eviction_policy(name):
             raise AssertionError(f"{life}: {error!r}") from error
 
 
+TENANT_SEEDS = [range(first, first + BATCH) for first in range(6000, 6150, BATCH)]
+FOUND = (2192, 2477, 30470, 42269)
+"""Lives with tenants that have ended badly once."""
+
+
+@pytest.mark.parametrize("seeds", [*TENANT_SEEDS, FOUND], ids=lambda seeds: f"from {seeds[0]}")
+def test_every_life_ends_well_with_tenants_pins_and_times(seeds):
+    for seed in seeds:
+        policy = sorted(EVICTION_POLICIES)[seed % len(EVICTION_POLICIES)]
+        try:
+            Life(seed, policy=EVICTION_POLICIES[policy], tenants=True).live()
+        except Exception as error:
+            life = f"Life({seed}, policy=EVICTION_POLICIES[{policy!r}], tenants=True).live()"
+            raise AssertionError(f"{life}: {error!r}") from error
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 4000, 500))
 def test_thousands_of_lives_end_with_right_answers_and_an_empty_pool(first):

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.build import EVICTION_POLICIES
 from octavo.contract.batch import Batch
+from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.errors import RequestError
 from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
@@ -29,6 +30,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         draw = data.draw
         self.failing_steps = 0
         self.requests_made = 0
+        self.names, self.pin_limit = [DEFAULT_TENANT], 0.0
         self.dropped: set[str] = set()
         self.driver = self.make_driver(
             draw,
@@ -50,6 +52,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             blocks,
             sizes,
             windows=windows,
+            tenants=self.tenants(draw, blocks),
+            pin_limit=self.pin_limit,
             policy=EVICTION_POLICIES[draw(st.sampled_from(sorted(EVICTION_POLICIES)))],
             depth=depth,
             order=order,
@@ -63,6 +67,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             random=random,
             vocab_size=VOCAB,
         )
+
+    def tenants(self, draw, blocks: int) -> list[TenantShare]:
+        """Draw shares; with some, a request may be refused that fits into the whole pool."""
+        if draw(st.booleans()):
+            return []
+        self.names = [DEFAULT_TENANT, "a", "b"]
+        self.pin_limit = draw(st.sampled_from((0.0, 0.2)))
+        self.longest = 0
+        guaranteed, maximum = draw(st.sampled_from(((0.0, 0.5), (0.3, 0.7), (0.4, 1.0))))
+        return [TenantShare("a", guaranteed, maximum), TenantShare("b")]
 
     def fate(self, batch: Batch) -> str | None:
         if not self.failing_steps or not batch.slices:
@@ -79,10 +93,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         eos=st.booleans(),
         seed=st.integers(0, 3),
         salt=st.sampled_from(("", "", "tenant")),
+        tenant=st.integers(0, 2),
+        pin=st.sampled_from((None, None, None, "x")),
     )
-    def add(self, prefix, tail, **options) -> None:
+    def add(self, prefix, tail, tenant, pin, **options) -> None:
         self.requests_made += 1
-        request = make_request(f"r{self.requests_made}", prefix + tail, **options)
+        name = self.names[tenant % len(self.names)]
+        if self.pin_limit:
+            options["retention"] = (Retention(priority=20 * tenant, ttl_s=6, pin=pin),)
+        request = make_request(f"r{self.requests_made}", prefix + tail, tenant=name, **options)
         try:
             self.driver.add(request)
         except RequestError:

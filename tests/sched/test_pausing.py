@@ -58,6 +58,22 @@ def test_a_paused_choice_may_be_preempted_and_then_waits_without_standing_in_the
     driver.check_answers()
 
 
+def test_one_that_found_no_room_and_is_paused_lets_others_pass():
+    driver = Driver.paged(8)
+    driver.add(make_request("first", [1] * 12, max_tokens=12))
+    driver.add(make_request("paused", [2] * 20, max_tokens=4))
+    driver.step()
+    driver.scheduler.pause("paused", 0)
+    driver.add(make_request("later", [3] * 4, max_tokens=2))
+    for _ in range(2):
+        driver.step()
+
+    assert len(driver.answers["later", 0].tokens) == 2
+    driver.scheduler.resume("paused", 0)
+    driver.run()
+    driver.check_answers()
+
+
 def test_all_beams_of_a_search_pause_together():
     driver = Driver.paged(40)
     driver.add(make_request("a", [1] * 8, use_beam_search=True, beam_width=3))

@@ -24,6 +24,7 @@ from octavo.cli.options import (
     Model,
     Offline,
     PartialBlocks,
+    PinLimit,
     PoolBytes,
     PromptFile,
     Prompts,
@@ -31,6 +32,7 @@ from octavo.cli.options import (
     Reservation,
     Scheduling,
     StepTokens,
+    Tenants,
     Threads,
     Utilization,
 )
@@ -67,6 +69,8 @@ def generate(
     scheduling_policy: Scheduling = "fcfs",
     eviction_policy: Eviction = "lru",
     partial_blocks: PartialBlocks = True,
+    tenants: Tenants = None,
+    pin_limit: PinLimit = 0.0,
     backend: Backend = "auto",
     cpu_arithmetic: Arithmetic = None,
     threads: Threads = None,
@@ -99,6 +103,8 @@ def generate(
         scheduling_policy=scheduling_policy,
         eviction_policy=eviction_policy,
         partial_blocks=partial_blocks,
+        tenants=tenants,
+        pin_limit=pin_limit,
         backend=backend,
         cpu_arithmetic=cpu_arithmetic,
         threads=threads,
@@ -106,6 +112,10 @@ def generate(
         deterministic=deterministic,
         offline=offline,
     )
+    return _answer(llm, texts, params, raw=raw, json=json)
+
+
+def _answer(llm: LLM, texts: list[str], params: SamplingParams, *, raw: bool, json: bool) -> int:
     raw = raw or _lacks_template(llm)
     results = llm.generate([_prompt(llm, text, raw=raw) for text in texts], params)
     if json:

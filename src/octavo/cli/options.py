@@ -60,6 +60,14 @@ Eviction = Annotated[
 PartialBlocks = Annotated[
     bool, Option(help="Copy what a prompt shares with the beginning of a cached block.")
 ]
+Tenants = Annotated[
+    str | None,
+    Option(
+        metavar="JSON",
+        help='Shares of the KV memory by tenant: \'{"a": {"guaranteed": 0.2, "maximum": 0.6}}\'.',
+    ),
+]
+PinLimit = Annotated[float, Option(help="Share of the KV memory that requests may pin.")]
 BACKEND_HELP = (
     "auto, cpu (native kernels, no torch), triton or flashinfer (NVIDIA GPUs), reference (torch), "
     "or a plug-in's."

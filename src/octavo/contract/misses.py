@@ -18,6 +18,8 @@ class MissReason(StrEnum):
     """What is left does not fill a block: nothing keeps it for itself."""
     EVICTED = "evicted"
     """It was there, and had to make room."""
+    EXPIRED = "expired"
+    """It was there, outlived the time that it was to be kept, and made room before all else."""
     CLEARED = "cleared"
     """It was there until the cache was emptied."""
     FAILED = "failed"
@@ -37,10 +39,10 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None = None
     """Evicted: by which policy."""
     age_s: float | None = None
-    """Evicted, cleared or failed: so many seconds before, on the engine's clock."""
+    """Evicted, expired, cleared or failed: so many seconds before, on the engine's clock."""
     evicted_since: int | None = None
-    """Evicted: blocks that have been evicted since then, to a step's accuracy. With about so many
-    more, memory would have kept it."""
+    """Evicted or expired: blocks that have been evicted since then, to a step's accuracy. With
+    about so many more, memory would have kept it."""
     elsewhere: tuple[str, ...] = ()
     """For the operator alone. Not empty: a text in another namespace begins with the same block; in
     these fields the namespaces differ."""

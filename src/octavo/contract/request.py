@@ -12,6 +12,7 @@ from octavo.contract.batch import Logprobs, Sample
 from octavo.contract.ids import BlockKey, SeqId, StepId
 from octavo.contract.misses import Miss
 from octavo.contract.namespace import Namespace
+from octavo.contract.retention import DEFAULT_TENANT, Retention
 from octavo.contract.sampling import SamplingParams
 
 
@@ -27,6 +28,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Namespace = Namespace()
     priority: int = 0
     """Lower runs first."""
+    tenant: str = DEFAULT_TENANT
+    """On whose account its blocks are. It is no part of the namespace: tenants may share."""
+    retention: tuple[Retention, ...] = ()
+    """How ranges of its text are kept after it; they do not overlap."""
     arrival_s: float = 0.0
     """Seconds on the engine's clock."""
     eos_token_ids: frozenset[int] = frozenset()

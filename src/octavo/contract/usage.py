@@ -30,3 +30,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Distinct blocks with two holders or more."""
     group_blocks: tuple[int, ...] = ()
     """`blocks_used`, KV group by KV group; empty for contiguous regions."""
+    blocks_cached: int = 0
+    """Hold a known text, and nobody holds them; those that pins hold are among them."""
+    blocks_pinned: int = 0
+    """Cached blocks that pins keep from eviction."""
+    tenant_blocks: tuple[tuple[str, int], ...] = ()
+    """(tenant, its blocks): in use, cached and pinned. Empty for contiguous regions."""

@@ -157,6 +157,10 @@ class Engine:
         """Forget cached texts that no sequence uses; returns the number of blocks."""
         return self._cache.clear()
 
+    def unpin(self, name: str | None = None, tenant: str | None = None) -> int:
+        """Let go of pins, None: of any name or tenant; returns the blocks they held."""
+        return self._scheduler.unpin(tenant, name)
+
     def check(self) -> None:
         """Recompute every count of the memory plane. Raises Corrupted."""
         self._cache.check()

@@ -11,6 +11,7 @@ from octavo.memory.block import Block
 from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
 from octavo.memory.promises import Promises
+from octavo.memory.shares import Account
 from octavo.memory.table import Table
 
 
@@ -18,7 +19,7 @@ class Allocator:
     """Moves blocks between the device's pool and tables; knows no text."""
 
     def __init__(self, groups: Groups, pool: BlockPool) -> None:
-        self.promises = Promises(groups)
+        self.promises = Promises(groups, pool.shares)
         self.collected: StepId = 0
         """The last step whose outcome is known; written by the manager."""
         self._groups = groups
@@ -46,10 +47,12 @@ class Allocator:
                 continue
             sources[group] = tail
             # A token or two, such as the one that every text begins with, are no use of a block.
-            if 2 * (end % self._sizes[group]) >= self._sizes[group]:
+            # One that a pin wants stays where it lies: pinned now, it would be counted on in vain.
+            used = 2 * (end % self._sizes[group]) >= self._sizes[group]
+            if used and (tail.refs or not pool.shelves.would_pin(tail)):
                 pool.reuse([tail.id])
                 pool.drop([tail.id])
-        taken = [pool.take(1, group)[0] for group in sources]
+        taken = [pool.take(1, group, table.account)[0] for group in sources]
         spare = list(set(taken) - {source.id for source in sources.values()})
         for group, source in sources.items():
             # A source that was evicted for this table holds what it should already.
@@ -66,11 +69,13 @@ class Allocator:
     def grow(self, *parts: tuple[Table, int, int]) -> bool:
         """Let tables own their partial block and have blocks up to a position; or change nothing.
 
-        parts: (table, start, upto). Blocks that no query from `start` on sees come back first.
+        parts: (table, start, upto), all of one tenant. Blocks that no query from `start` on sees
+        come back first.
         """
-        pool = self._pool
+        pool, shares = self._pool, self._pool.shares
+        account = parts[0][0].account
         changing = [(table, at) for table, at, _ in parts if table.forked or at >= table.frees_at]
-        need = self._exchange(changing) if changing else 0
+        need, lent = self._exchange(account, changing) if changing else (0, 0)
         promised = 0
         missing: list[list[int]] = []
         for table, _, upto in parts:
@@ -78,7 +83,8 @@ class Allocator:
             missing.append(counts)
             need += sum(counts)
             promised += min(sum(counts), table.owed)
-        if need > pool.available or need - promised > max(0, pool.available - self.promises.owed):
+        room = max(0, shares.room(account, lent))
+        if need > shares.takeable(account, lent) or need - promised > room:
             return False
         for table, start in changing:
             self._cut(table, start)
@@ -87,22 +93,33 @@ class Allocator:
                 self._own_tails(table, start)
             for group, count in enumerate(counts):
                 if count:
-                    table.append(group, pool.take(count, group))
+                    table.append(group, pool.take(count, group, account))
             table.measure(self._groups)
             self.promises.update(table)
         return True
 
-    def _exchange(self, tables: list[tuple[Table, int]]) -> int:
+    def _exchange(self, account: Account, tables: list[tuple[Table, int]]) -> tuple[int, int]:
         """Blocks that tables with these next positions need for copies, less those that come back.
 
-        Of those who share a tail, the last may keep it if nobody else holds it; a passed block
-        comes back with its last holder.
+        Returns with it how many come back to other tenants, and can be had of them. Of those who
+        share a tail, the last may keep it if nobody else holds it; a passed block comes back with
+        its last holder, unless a pin keeps it.
         """
-        blocks = self._pool.blocks
+        blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
         tails = Counter(i for table, start in tables for i in self._tail(table, start))
         passed = Counter(i for table, start in tables for i in self._passed(table, start))
         copies = sum(n - (blocks[i].refs == n) for i, n in tails.items())
-        return copies - sum(blocks[i].refs == n for i, n in passed.items())
+        back, pinned = Counter[Account](), Counter[Account]()
+        for block_id, count in passed.items():
+            block = blocks[block_id]
+            if block.refs == count and block.account is not None:
+                back[block.account] += 1
+                pinned[block.account] += would_pin(block)
+        for owner, count in pinned.items():
+            back[owner] -= min(count, owner.most_pinned - owner.pinned)
+        own = back.pop(account, 0)
+        lent = sum(self._pool.shares.surplus_of(owner, count) for owner, count in back.items())
+        return copies - own, lent
 
     def _missing(self, table: Table, upto: int) -> list[int]:
         """Per group, the blocks that a table lacks for `upto` tokens."""
@@ -148,7 +165,7 @@ class Allocator:
             if start % size == 0 or pool.blocks[table.ids[group][index]].refs == 1:
                 continue
             old = table.ids[group][index]
-            (new,) = pool.take(1, group)
+            (new,) = pool.take(1, group, table.account)
             pool.fill(new, pool.blocks[old].filled)
             pool.drop([old])
             table.ids[group][index] = new

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from octavo.contract.ids import BlockId, BlockKey, StepId
+
+if TYPE_CHECKING:
+    from octavo.memory.kept import Kept
+    from octavo.memory.shares import Account
+    from octavo.memory.shelves import Shelf
 
 
 class Block:
-    """Bookkeeping of one block; written by `BlockPool` and `Tier` alone."""
+    """Bookkeeping of one block; written by `BlockPool`, its `Shelves` and `Tier` alone."""
 
     __slots__ = (
+        "account",
         "busy_step",
         "depth",
         "filled",
         "group",
         "id",
+        "kept",
         "key",
         "parent",
         "refs",
+        "shelf",
         "tokens",
         "written_step",
     )
@@ -41,6 +51,12 @@ class Block:
         """Not 0: tentative, the step in flight that writes it. 0: committed."""
         self.busy_step: StepId = 0
         """The device may touch it until this step is collected, though nobody holds it."""
+        self.account: Account | None = None
+        """Whose it is, from when it was taken until it is free or evicted."""
+        self.kept: Kept | None = None
+        """How it is kept once nobody holds it; None: as all are of which nothing is said."""
+        self.shelf: Shelf | None = None
+        """Where it lies among the cached blocks; None: held, free or pinned."""
 
     def __repr__(self) -> str:
         key = self.key.hex()[:8] if self.key else None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from octavo.contract.ids import BlockKey
 from octavo.contract.misses import MissReason
 from octavo.memory.block import Block
+from octavo.memory.kept import EXPIRED
 
 
 class Departure(NamedTuple):
@@ -42,8 +43,12 @@ class Departures:
             self._young = tuple({} for _ in self._old)
 
     def evict(self, block: Block) -> None:
-        """Note that a block is evicted; it still has its text."""
-        self._young[block.group][block.key or b""] = self._eviction
+        """Note that a block is evicted; it still has its text, and is kept as it was."""
+        kept = block.kept
+        if kept is not None and kept.priority == EXPIRED:
+            self.note(block, MissReason.EXPIRED)
+        else:
+            self._young[block.group][block.key or b""] = self._eviction
 
     def note(self, block: Block, reason: MissReason) -> None:
         """Note that a block loses its text for another reason; it still has it."""

@@ -28,6 +28,16 @@ def token_bytes(tokens: array[int]) -> bytes:
     return tokens.tobytes()
 
 
+def keys_of(root: BlockKey, tokens: tuple[int, ...], unit: int) -> list[BlockKey]:
+    """Return the keys of all full units of a text. root: the namespace's."""
+    data, parent, width = token_bytes(array("i", tokens)), root, unit * 4
+    keys: list[BlockKey] = []
+    for offset in range(0, len(data) - width + 1, width):
+        parent = chain(parent, data[offset : offset + width])
+        keys.append(parent)
+    return keys
+
+
 def extend_keys(seq: Sequence, unit: int, upto: int) -> None:
     """Append to `seq` the keys and token bytes of all full units within its first `upto` tokens.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from octavo.contract.ids import SeqId, StepId
 from octavo.memory.block import Block
+from octavo.memory.table import Table
 
 
 class Ledger:
@@ -45,6 +46,39 @@ class Ledger:
             for block in blocks
             if block.written_step == step
         ]
+
+    def spread(
+        self,
+        failed: StepId,
+        doomed: set[SeqId],
+        tables: Mapping[SeqId, Table],
+        blocks: list[Block],
+    ) -> set[SeqId]:
+        """Return the doomed sequences of a failed step and all that hold what they wrote.
+
+        tables: of all sequences alive; blocks: by id. Changes nothing.
+        """
+        # A fork may hold what a sequence that has left meanwhile was to write.
+        doomed = doomed | {seq for seq, table in tables.items() if table.inherited_step >= failed}
+        while True:
+            bad = {block.id for block in self.tainted(failed, doomed, tables)}
+            # Forks also share what nobody can find by its text. Private blocks may be older; then
+            # their readers compute once more than needed.
+            bad |= {
+                i
+                for seq in doomed
+                if seq in tables
+                for i in tables[seq].blocks()
+                if blocks[i].key is None or blocks[i].written_step
+            }
+            readers = {
+                seq
+                for seq, table in tables.items()
+                if seq not in doomed and not bad.isdisjoint(table.blocks())
+            }
+            if not readers:
+                return doomed
+            doomed |= readers
 
     def steps(self) -> Iterable[StepId]:
         """Steps with tentative blocks."""

@@ -8,26 +8,23 @@ from collections.abc import Iterable, Iterator
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
 from octavo.contract.misses import Miss
-from octavo.contract.request import Sequence
+from octavo.contract.request import Request, Sequence
+from octavo.contract.retention import DEFAULT_TENANT
 from octavo.contract.usage import Usage
-from octavo.errors import Corrupted, RequestError
+from octavo.errors import Corrupted
+from octavo.memory.admission import Admission, Standing
 from octavo.memory.allocator import Allocator
 from octavo.memory.groups import Groups
+from octavo.memory.kept import kept_at
 from octavo.memory.keys import extend_keys
 from octavo.memory.ledger import Ledger
 from octavo.memory.misses import MissFinder
 from octavo.memory.placement import DeviceOnly, PlacementPolicy
 from octavo.memory.prefix import Hit, PrefixFinder, run_texts
+from octavo.memory.retentions import Retentions
 from octavo.memory.table import Table
 from octavo.memory.tier import Tier
 from octavo.memory.transfers import Transfers
-
-_RESERVE = 100
-"""One block in so many stays free at admission while somebody runs: texts that grow into it need
-not displace one that has just come."""
-
-
-_UNSHARED = " (counted without what they share, since the model has windows)"
 
 
 class KVCacheManager:
@@ -58,30 +55,26 @@ class KVCacheManager:
         self._transfers = Transfers(tiers)
         self._allocator = Allocator(groups, tiers[0].pool)
         self._promises = self._allocator.promises
-        self._reserve = tiers[0].pool.size // _RESERVE
-
-    def begin_step(self, now_s: float) -> None:
-        """A step is about to be planned. now_s: seconds on the engine's clock."""
-        if self._device.departures is not None:
-            self._device.departures.advance(now_s, self._pool.evictions)
+        self._shares = self._pool.shares
+        self._admission = Admission(groups, self._pool, self._promises)
+        self._retentions = Retentions(groups, self._pool.shelves)
 
     # ── before admission ──────────────────────────────────────────────────────────────────
 
-    def limit(self, prompt: int, expected_output: int, limit: int, width: int = 1) -> int:
+    def limit(
+        self,
+        prompt: int,
+        expected_output: int,
+        limit: int,
+        width: int = 1,
+        tenant: str = DEFAULT_TENANT,
+    ) -> int:
         """Longest text a request may grow to: nothing is reserved, so `limit` stands.
 
-        Of several beams each must find room for an output of its own. Raises RequestError.
+        Unless its tenant may never have so many blocks; and of several beams each must find room
+        for an output of its own. Raises RequestError.
         """
-        if width == 1:
-            return limit
-        longest = self._promises.longest_beams(prompt, limit, width, self._pool.size)
-        if longest <= prompt:
-            raise RequestError(
-                f"{width} beams after a prompt of {prompt} tokens may need more than the KV "
-                f"memory's {self._pool.size} blocks{_UNSHARED * self._groups.windowed}: lower "
-                "beam_width, shorten the prompt, or raise kv_cache_memory_bytes"
-            )
-        return longest
+        return self._admission.limit(prompt, limit, width, tenant)
 
     def quota(self, waiting: int, running: int) -> int:
         """How many of the waiting sequences may be admitted now: all."""
@@ -107,14 +100,41 @@ class KVCacheManager:
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before what is promised at admission fits; 0: it fits."""
-        need = self._promises.blocks_of(seq) + self._promises.owed
-        for run in hit.runs:
-            for tier, block in run:
-                if tier == 0 and block.refs:
-                    need -= 1
-        if self._tables:
-            need += self._reserve
-        return max(0, need - self._pool.available)
+        return self._admission.shortage(seq, hit, alone=not self._tables)
+
+    def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:
+        """Where a sequence's tenant would stand if it were admitted, or given one more block."""
+        return self._admission.standing(seq, hit)
+
+    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
+        """True if `seq`, found so far or running, could use what the victim would give back."""
+        return self._admission.serves(victim, seq, hit)
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────
+
+    def expect(self, request: Request) -> None:
+        """Take in what a request asks for beyond its text. Raises RequestError, changing nothing.
+
+        Each is followed by `part`.
+        """
+        self._retentions.expect(request)
+
+    def part(self, request: Request) -> None:
+        """All sequences of a request have ended."""
+        self._retentions.part(request.id)
+
+    def pass_time(self, now_s: float) -> bool:
+        """A step is about to be planned; True if blocks have come back by that alone.
+
+        now_s: seconds on the engine's clock.
+        """
+        if self._device.departures is not None:
+            self._device.departures.advance(now_s, self._pool.evictions)
+        return self._retentions.pass_time(now_s)
+
+    def unpin(self, tenant: str | None, name: str | None) -> int:
+        """Let go of pins, None: of any tenant or name; returns the blocks they held."""
+        return self._pool.shelves.pins.let_go(tenant, name)
 
     # ── a sequence's blocks ───────────────────────────────────────────────────────────────
 
@@ -127,7 +147,9 @@ class KVCacheManager:
         """
         if self.shortage(seq, hit):
             return False
-        table = Table(len(self._sizes))
+        table = Table(len(self._sizes), self._shares.account(seq.request.tenant))
+        self._retentions.apply_to(table, seq.request)
+        self._retentions.reuse(table, hit)
         for run in hit.runs:
             self._pool.reuse(block.id for tier, block in run if tier == 0)
         self._tables[seq.id] = table
@@ -174,7 +196,10 @@ class KVCacheManager:
 
     def open(self, seq: Sequence) -> None:
         """Give a sequence an empty table; it is promised nothing."""
-        self._tables[seq.id] = Table(len(self._sizes))
+        table = self._tables[seq.id] = Table(
+            len(self._sizes), self._shares.account(seq.request.tenant)
+        )
+        self._retentions.apply_to(table, seq.request)
 
     def adopt(self, seq: Sequence) -> int:
         """Take over blocks, written since admission, that continue the sequence's text.
@@ -189,6 +214,7 @@ class KVCacheManager:
         hit = self._prefixes.find(seq, seq.reusable, whole, tiers=1)
         if hit.tokens <= start:
             return 0
+        self._retentions.reuse(table, hit)
         for run in hit.runs:
             self._pool.reuse(block.id for _, block in run)
         for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True)):
@@ -240,15 +266,8 @@ class KVCacheManager:
         Exact if those before it are released too: a shared block comes back with its last
         holder, and one that the hit counts on is not free for anything else.
         """
-        counted_on = {block.id for run in hit.runs for tier, block in run if tier == 0}
-        blocks = self._pool.blocks
-        gone: Counter[BlockId] = Counter()
-        for victim in victims:
-            table = self._tables[victim.id]
-            ids = list(table.blocks())
-            gone.update(ids)
-            back = sum(gone[i] == blocks[i].refs and i not in counted_on for i in ids)
-            yield back + table.owed
+        tables = (self._tables[victim.id] for victim in victims)
+        return self._admission.relief(seq, hit, tables, alone=not self._tables)
 
     # ── outcomes ──────────────────────────────────────────────────────────────────────────
 
@@ -268,21 +287,7 @@ class KVCacheManager:
         sequence that holds a block which is not right now; all of them must be released.
         """
         self._allocator.collected = step
-        # A fork may hold what a sequence that has left meanwhile was to write.
-        forks = {seq for seq, table in self._tables.items() if table.inherited_step >= step}
-        doomed = doomed | forks
-        while True:
-            bad = {block.id for block in self._ledger.tainted(step, doomed, self._tables)}
-            # Forks also share what nobody can find by its text.
-            bad |= {i for seq in doomed if seq in self._tables for i in self._unsafe(seq)}
-            readers = {
-                seq
-                for seq, table in self._tables.items()
-                if seq not in doomed and not bad.isdisjoint(table.blocks())
-            }
-            if not readers:
-                break
-            doomed |= readers
+        doomed = self._ledger.spread(step, doomed, self._tables, self._pool.blocks)
         for block in self._ledger.tainted(step, doomed, self._tables):
             if block.key is not None:
                 self._device.withdraw(block)
@@ -314,17 +319,8 @@ class KVCacheManager:
         return self._transfers.open
 
     def usage(self) -> Usage:
-        """How full the device is. O(1)."""
-        pool, align = self._pool, self._groups.align
-        return Usage(
-            slots=pool.size * align,
-            allocated=pool.held * align,
-            tokens=pool.filled,
-            blocks_used=pool.held,
-            blocks_logical=pool.logical,
-            blocks_shared=pool.shared,
-            group_blocks=tuple(pool.held_by_group),
-        )
+        """How full the device is. O(tenants)."""
+        return self._pool.usage(self._groups.align)
 
     def clear(self) -> int:
         """Forget all cached texts that nobody uses; returns the number of blocks."""
@@ -361,7 +357,8 @@ class KVCacheManager:
                 if tier == 0:
                     table.append(group, [source.id])
                     continue
-                (target,) = self._pool.take(1, group)
+                (target,) = self._pool.take(1, group, table.account)
+                self._pool.blocks[target].kept = kept_at(table.keeps, (index + 1) * size)
                 self._pool.fill(target, size)
                 table.append(group, [target])
                 self._transfers.load(seq.id, source, tier, target, index * size)
@@ -392,18 +389,9 @@ class KVCacheManager:
                 texts = run_texts(groups, seq, group, first, end)
                 published = self._device.publish_run(group, blocks, texts, step)
                 if published:
+                    self._retentions.keep(table, published)
                     self._ledger.note(step, published, seq.id)
         table.sealed = known // groups.align * groups.align
-
-    def _unsafe(self, seq: SeqId) -> list[BlockId]:
-        """Blocks of a sequence that may have been written by a step in flight.
-
-        Private ones among them may be older; then their readers compute once more than needed.
-        """
-        blocks = self._pool.blocks
-        return [
-            i for i in self._tables[seq].blocks() if blocks[i].key is None or blocks[i].written_step
-        ]
 
     def _truncate(self, seq: SeqId, tokens: int) -> int:
         """Shorten a loading sequence's table to whole blocks within its first `tokens` tokens.

@@ -20,6 +20,8 @@ from octavo.memory.tier import Text, Tier
 _FIRST_TEXTS = 4096
 """Beginnings of texts whose namespaces are remembered, at most."""
 
+_EVICTED = (MissReason.EVICTED, MissReason.EXPIRED)
+
 
 class MissFinder:
     """Looks at the block that a hit lacks next. O(1) per request, whatever its length.
@@ -59,13 +61,13 @@ class MissFinder:
         return Miss(reason=reason, position=hit.tokens, tokens=tokens, elsewhere=elsewhere)
 
     def _gone(self, left: Departure, position: int, tokens: int) -> Miss:
-        departures, evicted = self._device.departures, left.reason is MissReason.EVICTED
+        departures, evicted = self._device.departures, left.reason in _EVICTED
         assert departures is not None, "a text has left a tier that remembers none"
         return Miss(
             reason=left.reason,
             position=position,
             tokens=tokens,
-            policy=departures.policy if evicted else None,
+            policy=departures.policy if left.reason is MissReason.EVICTED else None,
             age_s=departures.now_s - left.at_s,
             evicted_since=self._device.pool.evictions - left.evictions if evicted else None,
         )

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from octavo.contract.ids import BlockId
+from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, OutOfBlocks
 from octavo.memory.block import Block
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.shares import Account
+from octavo.memory.shelves import Shelves
 
 
 class BlockPool:
     """All blocks of a tier: held, cached (keyed, nobody holds them) or free.
 
-    `take`, `share` and `drop` are O(1) per block. Free blocks are handed out before cached
-    ones are evicted, at first in ascending order.
+    `take`, `share` and `drop` are O(1) per block, policy apart. Free blocks are handed out before
+    cached ones are evicted, at first in ascending order. policy: `Shelves` if tenants and
+    retention matter; any other knows one tenant.
     """
 
     def __init__(
@@ -35,8 +39,11 @@ class BlockPool:
         """Filled slots of held blocks, each counted once, times the weight of its group."""
         self.held_by_group = [0] * len(slot_weights)
         self.evictions = 0
-        self._policy = policy
-        self._hit: Callable[[Block], None] | None = getattr(policy, "hit", None)
+        self.shelves = Shelves.of(policy, num_blocks)
+        """The cached blocks."""
+        self.shares = self.shelves.shares
+        assert self.shares.size == num_blocks, f"shares of {self.shares.size} blocks"
+        self._several = self.shares.several
         self._on_evict = on_evict
         self._weights = slot_weights
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -48,34 +55,58 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `take` can give: free or cached."""
-        return len(self._free) + len(self._policy)
+        """Blocks that `take` can give, shares apart: free, or cached and not pinned."""
+        return len(self._free) + len(self.shelves)
 
     @property
     def cached(self) -> int:
-        """Blocks that hold a known text and that nobody holds."""
-        return len(self._policy)
+        """Blocks that hold a known text and that nobody holds, pinned ones included."""
+        return len(self.shelves) + self.shelves.pinned
 
-    def take(self, count: int, group: int = 0) -> list[BlockId]:
-        """Give out `count` empty blocks, one reference each.
+    def usage(self, slots: int) -> Usage:
+        """Return how full the pool is. slots: of one block, in units of which groups have some."""
+        return Usage(
+            slots=self.size * slots,
+            allocated=self.held * slots,
+            tokens=self.filled,
+            blocks_used=self.held,
+            blocks_logical=self.logical,
+            blocks_shared=self.shared,
+            group_blocks=tuple(self.held_by_group),
+            blocks_cached=self.cached,
+            blocks_pinned=self.shelves.pinned,
+            tenant_blocks=tuple((one.name, one.live) for one in self.shares.accounts),
+        )
 
-        Raises OutOfBlocks if fewer are available; then nothing changed.
+    def take(self, count: int, group: int = 0, account: Account | None = None) -> list[BlockId]:
+        """Give out `count` empty blocks, one reference each, as a tenant's.
+
+        Raises OutOfBlocks if it can be given fewer; then nothing changed.
         """
-        if count > self.available:
-            raise OutOfBlocks(f"{count} blocks asked of a pool with {self.available} available")
+        account = account or self.shares.default
+        if count > self.shares.takeable(account):
+            raise OutOfBlocks(
+                f"{count} blocks asked of a pool with {self.shares.takeable(account)} available to "
+                f"{account}"
+            )
         taken: list[BlockId] = []
-        blocks, free = self.blocks, self._free
-        evict, on_evict = self._policy.pop, self._on_evict
-        self.evictions += max(0, count - len(free))
+        blocks, free, shares, several = self.blocks, self._free, self.shares, self._several
+        evict, on_evict = self.shelves.pop, self._on_evict
         for _ in range(count):
-            if free:
+            if free and not (several and shares.must_own(account)):
                 block = blocks[free.pop()]
             else:
-                block = evict()
+                block = evict(account)
+                self.evictions += 1
                 on_evict(block)
             block.refs = 1
             block.group = group
             block.filled = 0
+            block.kept = None
+            block.account = account
+            account.held += 1
+            if several:
+                shares.grown(account)
             taken.append(block.id)
         self.held += count
         self.held_by_group[group] += count
@@ -84,12 +115,15 @@ class BlockPool:
 
     def share(self, ids: Iterable[BlockId]) -> None:
         """Add one holder to each block; a cached one is no longer evictable."""
-        blocks, policy = self.blocks, self._policy
+        blocks, remove, several = self.blocks, self.shelves.remove, self._several
+        before = self.held
         for block_id in ids:
             block = blocks[block_id]
             refs = block.refs
             if refs == 0:
-                policy.remove(block)
+                remove(block)
+                if several:
+                    self.shares.hold(block, 1)
                 self.held += 1
                 self.held_by_group[block.group] += 1
                 self.filled += block.filled * self._weights[block.group]
@@ -97,18 +131,20 @@ class BlockPool:
                 self.shared += 1
             block.refs = refs + 1
             self.logical += 1
+        if not several:
+            self.shares.default.held += self.held - before
 
     def reuse(self, ids: Iterable[BlockId]) -> None:
         """Add one holder to each block, as `share`, since its text is used once more.
 
         Forks and moves only share: for the policy they are no uses.
         """
-        if self._hit is not None:
+        if self.shelves.hears_hits:
             ids = list(ids)
             for block_id in ids:
                 block = self.blocks[block_id]
                 if block.refs:
-                    self._hit(block)
+                    self.shelves.hit(block)
         self.share(ids)
 
     def drop(self, ids: Iterable[BlockId]) -> None:
@@ -116,7 +152,8 @@ class BlockPool:
 
         A block without holders becomes cached if it has a key, else free.
         """
-        blocks = self.blocks
+        blocks, add, several = self.blocks, self.shelves.add, self._several
+        default = self.shares.default
         for block_id in ids:
             block = blocks[block_id]
             refs = block.refs - 1
@@ -130,10 +167,15 @@ class BlockPool:
                 self.held -= 1
                 self.held_by_group[block.group] -= 1
                 self.filled -= block.filled * self._weights[block.group]
+                if several:
+                    self.shares.hold(block, -1)
+                else:
+                    default.held -= 1
                 if block.key is None:
+                    block.account = None
                     self._free.append(block_id)
                 else:
-                    self._policy.add(block)
+                    add(block)
 
     def assign(self, block_id: BlockId, group: int) -> None:
         """Let a held block, still empty, hold layers of another KV group."""
@@ -162,7 +204,8 @@ class BlockPool:
 
     def discard(self, block: Block) -> None:
         """Move a cached block whose key has been withdrawn to the free ones."""
-        self._policy.remove(block)
+        self.shelves.remove(block)
+        block.account = None
         self._free.append(block.id)
 
     def check(self, holders: Mapping[BlockId, int]) -> None:
@@ -200,3 +243,7 @@ class BlockPool:
         ]
         if wrong:
             raise Corrupted("; ".join(wrong))
+        cached = [b for b in idle if b.key is not None]
+        self.shelves.check(cached)
+        pinned = [b for b in cached if self.shelves.is_pinned(b)]
+        self.shares.check([b for b in self.blocks if b.refs] + cached, pinned)

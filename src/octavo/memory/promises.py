@@ -13,14 +13,16 @@ from collections.abc import Iterable
 from octavo.contract.request import Sequence
 from octavo.errors import Corrupted
 from octavo.memory.groups import Groups
+from octavo.memory.shares import Shares
 from octavo.memory.table import Table
 
 
 class Promises:
     """Keeps `Table.owed`, and the sum over all tables."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, shares: Shares) -> None:
         self._groups = groups
+        self._shares = shares
         self.owed = 0
         """Blocks promised and not taken, all sequences together."""
 
@@ -33,8 +35,8 @@ class Promises:
         tokens = self.text_of(seq)
         return sum(self._groups.peak(group, tokens) for group in range(len(self._groups)))
 
-    def longest_beams(self, prompt: int, limit: int, width: int, blocks: int) -> int:
-        """Longest text, up to `limit`, to which `width` beams after one prompt can grow.
+    def longest_texts(self, prompt: int, limit: int, width: int, blocks: int) -> int:
+        """Longest text, up to `limit`, to which `width` beams, or one text, can grow.
 
         The prompt's full blocks are shared; with windows, where a beam that comes back may find
         them gone, nothing is counted on to be.
@@ -44,7 +46,8 @@ class Promises:
         def need(tokens: int) -> int:
             if groups.windowed:
                 return width * sum(groups.peak(group, tokens) for group in range(len(groups)))
-            shared = [prompt // size for size in groups.sizes]
+            # Beams that come back share as much of it as every group ends with.
+            shared = [prompt // groups.align * groups.align // size for size in groups.sizes]
             return sum(
                 common + width * (-(-tokens // size) - common)
                 for common, size in zip(shared, groups.sizes, strict=True)
@@ -74,21 +77,35 @@ class Promises:
                 live = len(ids) - table.first[group]
                 owed += max(0, min(missing, self._groups.peak(group, table.promised) - live))
         if owed != table.owed:
-            self.owed += owed - table.owed
-            table.owed = owed
+            self._owe(table, owed)
 
     def close(self, table: Table) -> None:
         """Owe nothing to a sequence that is released."""
-        self.owed -= table.owed
-        table.owed = 0
+        self._owe(table, 0)
+
+    def _owe(self, table: Table, owed: int) -> None:
+        change = owed - table.owed
+        self.owed += change
+        table.owed = owed
+        table.account.owed += change
+        if self._shares.several:
+            self._shares.touch(table.account)
 
     def check(self, tables: Iterable[Table], available: int, *, moving: bool) -> None:
         """Recompute the sum. Raises Corrupted if it is wrong, or more than can be given.
 
         moving: open moves may hold what will come back.
         """
-        owed = sum(table.owed for table in tables)
+        by_account = dict.fromkeys(self._shares.accounts, 0)
+        for table in tables:
+            by_account[table.account] += table.owed
+        owed = sum(by_account.values())
         if owed != self.owed:
             raise Corrupted(f"{self.owed} blocks owed, tables say {owed}")
-        if owed > available and not moving and not self._groups.windowed:
+        for account, true in by_account.items():
+            if account.owed != true:
+                raise Corrupted(f"{account.owed} blocks owed to {account.name}, not {true}")
+        # Tenants that share a text hold each other's blocks: then a promise is an estimate.
+        estimates = moving or self._groups.windowed or self._shares.several
+        if owed > available and not estimates:
             raise Corrupted(f"{owed} blocks owed, {available} available")

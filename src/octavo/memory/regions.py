@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
 from octavo.contract.misses import Miss
-from octavo.contract.request import Sequence
+from octavo.contract.request import Request, Sequence
+from octavo.contract.retention import DEFAULT_TENANT
 from octavo.contract.usage import Usage
-from octavo.errors import Corrupted
+from octavo.errors import Corrupted, RequestError
+from octavo.memory.admission import Standing
 from octavo.memory.buddy import BuddyAllocator
 from octavo.memory.prefix import Hit
 from octavo.memory.reservation import Reservation
@@ -54,7 +56,14 @@ class RegionCache:
         self._members = 0
         self._sums = dict.fromkeys(("blocks", "written", "reserved", "internal"), 0)
 
-    def limit(self, prompt: int, expected_output: int, limit: int, width: int = 1) -> int:
+    def limit(
+        self,
+        prompt: int,
+        expected_output: int,
+        limit: int,
+        width: int = 1,
+        tenant: str = DEFAULT_TENANT,
+    ) -> int:
         """Longest text a request may grow to: to the end of its region."""
         assert width == 1, "regions are not shared"
         return min(limit, max(prompt + 1, self._rule(prompt, expected_output, self.longest)))
@@ -166,8 +175,33 @@ class RegionCache:
 
     # ── what only paging has ──────────────────────────────────────────────────────────────
 
-    def begin_step(self, now_s: float) -> None:
-        """Nothing is remembered."""
+    def expect(self, request: Request) -> None:
+        """Regions keep nothing. Raises RequestError if something is to be kept, or a tenant's."""
+        if request.retention or request.tenant != DEFAULT_TENANT:
+            asked = "retention" if request.retention else f"tenant {request.tenant!r}"
+            raise RequestError(
+                f"{asked} needs blocks that texts can share, which contiguous regions are not: use "
+                "reservation on_demand"
+            )
+
+    def part(self, request: Request) -> None:
+        """Nothing was taken in."""
+
+    def pass_time(self, now_s: float) -> bool:
+        """Nothing ends by itself."""
+        return False
+
+    def unpin(self, tenant: str | None, name: str | None) -> int:
+        """Nothing is pinned."""
+        return 0
+
+    def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:
+        """There is one tenant, without shares."""
+        return Standing(full=False, entitled=False)
+
+    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
+        """Whatever comes back is for everybody."""
+        return True
 
     def adopt(self, seq: Sequence) -> int:
         """Nothing to take over."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from octavo.contract.ids import NO_BLOCK, BlockId, StepId
 from octavo.contract.layout import ANY_LENGTH
 from octavo.memory.groups import Groups
+from octavo.memory.kept import Keeps
+from octavo.memory.shares import Account
 
 _Growth = tuple[tuple[int, ...], tuple[tuple[BlockId, ...], ...]]
 
@@ -16,11 +18,13 @@ class Table:
 
     __slots__ = (
         "_unchanged",
+        "account",
         "first",
         "forked",
         "frees_at",
         "ids",
         "inherited_step",
+        "keeps",
         "last_step",
         "owed",
         "promised",
@@ -29,7 +33,11 @@ class Table:
         "sent",
     )
 
-    def __init__(self, groups: int) -> None:
+    def __init__(self, groups: int, account: Account) -> None:
+        self.account = account
+        """Whose the blocks are that it takes."""
+        self.keeps: Keeps = ()
+        """How its blocks are kept after it."""
         self.ids: tuple[list[BlockId], ...] = tuple([] for _ in range(groups))
         """`NO_BLOCK` before `first`."""
         self.first = [0] * groups
@@ -133,7 +141,8 @@ class Table:
 
     def fork(self) -> Table:
         """Return a table with the same blocks, none of them known to the runner."""
-        child = Table(len(self.ids))
+        child = Table(len(self.ids), self.account)
+        child.keeps = self.keeps
         for group, ids in enumerate(self.ids):
             child.append(group, ids)
         child.first = self.first.copy()

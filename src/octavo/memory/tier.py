@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockId, BlockKey, StepId
@@ -13,6 +13,8 @@ from octavo.memory.departures import Departures
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
+from octavo.memory.shares import Shares
+from octavo.memory.shelves import Shelves
 from octavo.memory.siblings import Siblings
 
 
@@ -167,6 +169,7 @@ class Tier:
         block.key = None
         block.parent = b""
         block.tokens = b""
+        block.kept = None
         block.written_step = 0
 
 
@@ -174,19 +177,23 @@ _LEAST_DEPARTURES = 1024
 
 
 def device_tier(
-    num_blocks: int, policy: EvictionPolicy, groups: Groups, *, partial_blocks: bool = True
+    policy: Callable[[], EvictionPolicy],
+    shares: Shares,
+    groups: Groups,
+    *,
+    partial_blocks: bool = True,
 ) -> Tier:
-    """Make the tier in which sequences compute.
+    """Make the tier in which sequences compute, of as many blocks as there are shares of.
 
     partial_blocks: parts of blocks can be found in it. It remembers as many texts that have left
     as it has blocks, or a few more.
     """
-    count = len(groups)
+    count, shelves = len(groups), Shelves(policy, shares)
     return Tier(
         "device",
-        num_blocks,
-        policy,
+        shares.size,
+        shelves,
         groups.slot_weights,
         Siblings(count) if partial_blocks else None,
-        Departures(count, max(_LEAST_DEPARTURES, num_blocks), type(policy).__name__.lower()),
+        Departures(count, max(_LEAST_DEPARTURES, shares.size), shelves.policy_name),
     )

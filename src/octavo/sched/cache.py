@@ -8,8 +8,10 @@ from typing import Protocol
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
 from octavo.contract.misses import Miss
-from octavo.contract.request import Sequence
+from octavo.contract.request import Request, Sequence
+from octavo.contract.retention import DEFAULT_TENANT
 from octavo.contract.usage import Usage
+from octavo.memory.admission import Standing
 from octavo.memory.prefix import Hit
 
 
@@ -21,15 +23,40 @@ class Cache(Protocol):
 
     shares: bool
 
-    def limit(self, prompt: int, expected_output: int, limit: int, width: int = 1) -> int:
-        """Longest text that a request may grow to, if `width` beams share its prompt.
+    def limit(
+        self,
+        prompt: int,
+        expected_output: int,
+        limit: int,
+        width: int = 1,
+        tenant: str = DEFAULT_TENANT,
+    ) -> int:
+        """Longest text that a tenant's request may grow to, if `width` beams share its prompt.
 
         Raises RequestError if so many beams cannot have one token each.
         """
         ...
 
-    def begin_step(self, now_s: float) -> None:
-        """A step is about to be planned. now_s: seconds on the engine's clock."""
+    def expect(self, request: Request) -> None:
+        """Take in what a request asks for beyond its text; `part` follows.
+
+        Raises RequestError, changing nothing.
+        """
+        ...
+
+    def part(self, request: Request) -> None:
+        """All sequences of a request have ended."""
+        ...
+
+    def pass_time(self, now_s: float) -> bool:
+        """A step is about to be planned; True if blocks have come back by that alone.
+
+        now_s: seconds on the engine's clock.
+        """
+        ...
+
+    def unpin(self, tenant: str | None, name: str | None) -> int:
+        """Let go of pins, None: of any tenant or name; returns the blocks they held."""
         ...
 
     def quota(self, waiting: int, running: int) -> int:
@@ -46,6 +73,17 @@ class Cache(Protocol):
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before the sequence can be admitted."""
+        ...
+
+    def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:
+        """Where the sequence's tenant would stand if it were admitted, or given one more block."""
+        ...
+
+    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
+        """True if `seq` could use what the victim's release would give back.
+
+        hit: of a sequence that is to be admitted; None: it runs.
+        """
         ...
 
     def admit(self, seq: Sequence, hit: Hit, upto: int, step: StepId) -> bool:

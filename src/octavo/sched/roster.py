@@ -10,6 +10,7 @@ from octavo.sched.cache import Cache
 from octavo.sched.order import Order
 from octavo.sched.ranked import Ranked
 from octavo.sched.stats import Stats
+from octavo.sched.waiting import Waiting
 
 _ACTIVE = (Phase.RUNNING, Phase.LOADING)
 
@@ -18,11 +19,12 @@ class Roster:
     """Sequences by phase, by id and by request; whoever leaves the running gives back blocks."""
 
     def __init__(self, cache: Cache, order: Order, stats: Stats) -> None:
-        self.waiting = Ranked()
+        self.waiting = Waiting()
         self.running = Ranked()
         self.loading = Ranked()
-        self.refused: Sequence | None = None
-        """The waiting sequence that found no room; None as soon as something has come back."""
+        self.refused: dict[SeqId, bool] = {}
+        """Waiting sequences that found no room, True: since their tenant is at its maximum.
+        Forgotten as soon as something has come back."""
         self.step: StepId = 0
         """The last step planned; written by the scheduler."""
         self._cache = cache
@@ -216,6 +218,7 @@ class Roster:
         del choices[seq.index]
         if not choices:
             del self._requests[seq.request.id]
+            self._cache.part(seq.request)
 
     def _leave(self, seq: Sequence) -> None:
         """Take a sequence out of its queue and away from its blocks."""
@@ -231,4 +234,4 @@ class Roster:
             # The step being planned counts as in flight: it may copy from these blocks.
             self._cache.release(seq, self.step + 1)
             self._ended.append(seq.id)
-            self.refused = None
+            self.refused.clear()

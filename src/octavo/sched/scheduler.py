@@ -5,36 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import takewhile
 
-from octavo.contract.batch import Batch, Sample, Slice, StepResult
-from octavo.contract.ids import PENDING, SeqId, StepId
+from octavo.contract.batch import Batch, StepResult
+from octavo.contract.ids import SeqId
 from octavo.contract.request import Phase, Request, Sequence, Update
 from octavo.errors import RequestError
 from octavo.memory.prefix import Hit
 from octavo.sched.cache import Cache
+from octavo.sched.draft import Draft, Slicer
 from octavo.sched.limits import Limits
 from octavo.sched.order import Order
-from octavo.sched.outcome import (
-    past_of,
-    score_of,
-)
 from octavo.sched.results import Results
 from octavo.sched.roster import Roster
 from octavo.sched.stats import Stats
-
-
-class _Draft:
-    """The step being planned."""
-
-    __slots__ = ("budget", "preempted", "slices", "spares", "stalled", "step")
-
-    def __init__(self, step: StepId, budget: int) -> None:
-        self.step = step
-        self.budget = budget
-        self.slices: list[Slice] = []
-        self.spares = True
-        """Victims of preemption that have just come back are no victims again."""
-        self.stalled = False
-        self.preempted = False
 
 
 class Scheduler:
@@ -50,6 +32,7 @@ class Scheduler:
         self._limits = limits
         self._roster = Roster(cache, order, self.stats)
         self._results = Results(cache, self._roster, self.stats)
+        self._slicer = Slicer(cache, self._roster, self.stats, limits.max_num_seqs)
         self._in_flight = 0
 
     # ── requests come and go ──────────────────────────────────────────────────────────────
@@ -68,7 +51,8 @@ class Scheduler:
         if request.sampling.use_beam_search:
             self._check_beams(request)
         width = request.sampling.choices if request.sampling.use_beam_search else 1
-        limit = self._cache.limit(prompt, expected, limit, width)
+        limit = self._cache.limit(prompt, expected, limit, width, request.tenant)
+        self._cache.expect(request)
         count = request.sampling.n
         alone = 1 if self._cache.shares else count
         seqs = self._roster.queue(request, limit, alone)
@@ -119,6 +103,11 @@ class Scheduler:
         """Let a choice go on. Unknown, ended or not paused: no effect."""
         self._roster.pause(request_id, index, paused=False)
 
+    def unpin(self, tenant: str | None = None, name: str | None = None) -> int:
+        """Let go of pins, None: of any tenant or name; returns the blocks they held."""
+        self._roster.refused.clear()
+        return self._cache.unpin(tenant, name)
+
     @property
     def busy(self) -> bool:
         """True while a request is not finished."""
@@ -141,15 +130,18 @@ class Scheduler:
         now_s: seconds on the engine's clock. Every batch returned must be submitted, and its
         result applied in order.
         """
-        draft = _Draft(self._roster.step + 1, self._limits.max_num_batched_tokens)
-        self._cache.begin_step(now_s)
+        draft = Draft(self._roster.step + 1, self._limits.max_num_batched_tokens)
+        if self._cache.pass_time(now_s):
+            self._roster.refused.clear()
         self._expire_loads(now_s)
         self._serve_running(draft, now_s)
-        if draft.stalled and not (draft.slices or self._in_flight or self._cache.open_moves):
+        if self._stuck(draft):
             # Everybody waits for room that nobody will give back.
             draft.spares = False
             self._serve_running(draft, now_s)
-        if not (draft.stalled or draft.preempted):
+        if self._stuck(draft):
+            self._preempt_a_search(draft)
+        if not (draft.stalled or draft.displaced):
             self._admit_waiting(draft, now_s)
         return self._batch(draft)
 
@@ -160,14 +152,34 @@ class Scheduler:
 
     # ── planning ──────────────────────────────────────────────────────────────────────────
 
-    def _serve_running(self, draft: _Draft, now_s: float) -> None:
+    def _stuck(self, draft: Draft) -> bool:
+        """Say whether sequences stand still, and nothing is under way that could change it."""
+        stands = draft.stalled or draft.held_up
+        return bool(stands) and not (draft.slices or self._in_flight or self._cache.open_moves)
+
+    def _preempt_a_search(self, draft: Draft) -> None:
+        """Let the worst beam search begin again with what is cached of it.
+
+        Beams that were computed side by side may hold one text twice; found again, it is shared.
+        """
+        beam = next((seq for seq in self._roster.running.worst_first() if seq.beam), None)
+        if beam is not None:
+            self._preempt(beam, draft)
+
+    def _serve_running(self, draft: Draft, now_s: float) -> None:
         """Give running sequences their tokens, best rank first, taking room from the worst."""
-        urgent = len(self._roster.waiting) > 0
+        waiting = self._roster.waiting
+        urgent, seen = waiting.first(), waiting.changes
         for seq in self._roster.running.snapshot():
             if draft.budget == 0:
                 return
-            while urgent and draft.budget and self._roster.waiting[0].rank[0] < seq.rank[0]:
-                urgent = self._admit_urgent(draft, now_s)
+            if waiting.changes != seen:
+                urgent, seen = waiting.first(without=draft.passed), waiting.changes
+            while urgent is not None and draft.budget and urgent.rank[0] < seq.rank[0]:
+                if not self._admit_urgent(urgent, draft, now_s):
+                    # No use trying again in this step; others may have more room.
+                    draft.passed.add(urgent.request.tenant)
+                urgent, seen = waiting.first(without=draft.passed), waiting.changes
             if seq.phase is not Phase.RUNNING or seq.paused:
                 continue  # displaced meanwhile, or not to go on
             if draft.budget == 0:
@@ -179,7 +191,7 @@ class Scheduler:
             if known < seq.limit:  # else all of its tokens are on their way
                 self._serve(seq, known, draft)
 
-    def _serve(self, seq: Sequence, known: int, draft: _Draft) -> None:
+    def _serve(self, seq: Sequence, known: int, draft: Draft) -> None:
         """Give the step the sequence's tokens up to `known`, as many as the budget allows."""
         if known - seq.scheduled > 1:
             seq.scheduled += self._adopt(seq)
@@ -189,11 +201,11 @@ class Scheduler:
         if self._cache.extend(seq, upto, draft.step) or self._make_room(
             seq, draft, lambda: self._cache.extend(seq, upto, draft.step)
         ):
-            self._slice(seq, upto, draft)
+            self._slicer.slice(seq, upto, draft)
         else:
-            draft.stalled = True
+            self._stall(seq, draft)
 
-    def _serve_beam(self, seq: Sequence, draft: _Draft) -> None:
+    def _serve_beam(self, seq: Sequence, draft: Draft) -> None:
         """Serve a beam: alone up to its last token, which all beams compute in one step."""
         search = self._roster.search(seq)
         beams = search.members
@@ -204,15 +216,22 @@ class Scheduler:
         elif len(beams) <= draft.budget:
             if self._make_room(seq, draft, lambda: self._cache.extend_all(beams, draft.step)):
                 for beam in beams:
-                    self._slice(beam, len(beam.tokens), draft)
+                    self._slicer.slice(beam, len(beam.tokens), draft)
             else:
-                draft.stalled = True
+                self._stall(seq, draft)
 
-    def _make_room(self, seq: Sequence, draft: _Draft, extend: Callable[[], bool]) -> bool:
+    def _stall(self, seq: Sequence, draft: Draft) -> None:
+        """Let a sequence stand still: nobody is admitted, or nobody else of its tenant."""
+        if self._cache.standing(seq).full:
+            draft.held_up.add(seq.request.tenant)
+        else:
+            draft.stalled = True
+
+    def _make_room(self, seq: Sequence, draft: Draft, extend: Callable[[], bool]) -> bool:
         """Preempt sequences worse than one until `extend` works; False: it has to stand still."""
         while not extend():
             worse = self._worse_than(seq)
-            victim = next((v for v in worse if not (draft.spares and self._spared(v))), None)
+            victim = next((v for v in worse if not draft.spares or self._may_lose(v, seq)), None)
             if victim is None:
                 return False
             self._preempt(victim, draft)
@@ -223,49 +242,62 @@ class Scheduler:
         worse = takewhile(lambda other: other.rank > seq.rank, self._roster.running.worst_first())
         return [other for other in worse if not (seq.beam and other.request is seq.request)]
 
+    def _may_lose(self, victim: Sequence, seq: Sequence) -> bool:
+        """Say whether a victim's blocks may go to `seq`, and would be of use to it."""
+        return not self._spared(victim) and self._cache.serves(victim, seq)
+
     def _spared(self, seq: Sequence) -> bool:
         return seq.length < seq.spared_until
 
-    def _admit_waiting(self, draft: _Draft, now_s: float) -> None:
+    def _admit_waiting(self, draft: Draft, now_s: float) -> None:
         """Admit waiting sequences in order, up to the first that finds no room.
 
-        No more are passed over, because waiting costs them nothing, than could run at once.
+        A tenant at its maximum holds up its own sequences alone; and once the pool is full, one
+        that stays within its guarantee is admitted all the same. No more are passed over, because
+        waiting costs them nothing, than could run at once.
+        """
+        roster = self._roster
+        active = roster.active
+        quota = self._cache.quota(len(roster.waiting), active)
+        walk, passed, full = roster.waiting.walk(without=draft.held_up), 0, False
+        while passed < self._limits.max_num_seqs and quota and draft.budget:
+            seq = walk.next()
+            if seq is None or roster.active + roster.places(seq) > self._limits.max_num_seqs:
+                return
+            # Who was refused is, until something comes back.
+            own = roster.refused.get(seq.id) if active and not seq.paused else None
+            if own is None:
+                hit = self._find(seq)
+                if hit is None:
+                    walk.pass_over(seq)
+                    passed += 1
+                    continue
+                may = not full or self._cache.standing(seq, hit).entitled
+                if may and self._admit(seq, hit, draft, now_s):
+                    quota -= 1
+                    continue
+                own = roster.refused[seq.id] = self._cache.standing(seq, hit).full
+            full = full or not own
+            walk.skip(seq.request.tenant)
+
+    def _admit_urgent(self, seq: Sequence, draft: Draft, now_s: float) -> bool:
+        """Admit a waiting sequence, displacing running ones of a strictly worse class.
+
+        All or nothing: nobody is displaced unless that makes enough room. False: none was made.
         """
         active = self._roster.active
-        quota = self._cache.quota(len(self._roster.waiting), active)
-        index = 0
-        while index < min(len(self._roster.waiting), self._limits.max_num_seqs):
-            if not (quota and draft.budget):
-                return
-            seq = self._roster.waiting[index]
-            if self._roster.active + self._roster.places(seq) > self._limits.max_num_seqs:
-                return
-            if seq is self._roster.refused and active:
-                return  # nothing has come back since it was refused
-            hit = self._find(seq)
-            if hit is None:
-                index += 1
-            elif self._admit(seq, hit, draft, now_s):
-                quota -= 1
-            else:
-                self._roster.refused = seq
-                return
-
-    def _admit_urgent(self, draft: _Draft, now_s: float) -> bool:
-        """Admit the first waiting sequence, displacing running ones of a strictly worse class.
-
-        All or nothing: nobody is displaced unless that makes enough room. False: no use trying
-        again in this step.
-        """
-        seq = self._roster.waiting[0]
-        active = self._roster.active
-        hit = self._find(seq) if self._cache.quota(1, active) else None
+        may = seq.id not in draft.displaced and self._cache.quota(1, active)
+        hit = self._find(seq) if may else None
         if hit is None:
             return False
         slots = active + self._roster.places(seq) - self._limits.max_num_seqs
         blocks = self._cache.shortage(seq, hit)
         worse = takewhile(lambda v: v.rank[0] > seq.rank[0], self._roster.running.worst_first())
-        candidates = [v for v in worse if not self._spared(v)]
+        candidates = [
+            v
+            for v in worse
+            if not self._spared(v) and (blocks <= 0 or self._cache.serves(v, seq, hit))
+        ]
         victims: list[Sequence] = []
         for victim, relief in zip(
             candidates, self._cache.relief(seq, hit, candidates), strict=True
@@ -280,7 +312,7 @@ class Scheduler:
         for victim in victims:
             if victim.phase is Phase.RUNNING:
                 self._preempt(victim, draft)
-        return self._admit(seq, hit, draft, now_s) and len(self._roster.waiting) > 0
+        return self._admit(seq, hit, draft, now_s)
 
     def _find(self, seq: Sequence) -> Hit | None:
         """Look up a waiting sequence; None: let others pass, waiting costs it nothing."""
@@ -289,7 +321,7 @@ class Scheduler:
         hit = self._cache.lookup(seq)
         return None if hit.arriving else hit
 
-    def _admit(self, seq: Sequence, hit: Hit, draft: _Draft, now_s: float) -> bool:
+    def _admit(self, seq: Sequence, hit: Hit, draft: Draft, now_s: float) -> bool:
         loads = hit.loads
         known = seq.length - (len(self._roster.gang(seq)) > 1)
         if seq.cached_tokens is None:
@@ -304,7 +336,7 @@ class Scheduler:
         else:
             self._roster.start(seq, hit.tokens)
             if upto > hit.tokens:
-                self._slice(seq, upto, draft)
+                self._slicer.slice(seq, upto, draft)
         return True
 
     def _adopt(self, seq: Sequence) -> int:
@@ -316,51 +348,7 @@ class Scheduler:
                 seq.miss = self.stats.shorten(seq.miss, gained)
         return gained
 
-    def _slice(self, seq: Sequence, upto: int, draft: _Draft) -> None:
-        """Give the step the sequence's tokens from `scheduled` up to `upto`."""
-        start, known = seq.scheduled, len(seq.tokens)
-        if start + 1 == known == upto:
-            tokens = (seq.tokens[start],)
-        else:
-            tokens = tuple(seq.tokens[start:upto])
-            if upto > known:
-                tokens += (PENDING,)
-        samples: tuple[Sample, ...] = ()
-        seq.scheduled = upto
-        if seq.beam:
-            self._roster.search(seq).sliced = draft.step
-        if upto == known + seq.sampling:
-            seq.sampling += 1
-            samples = self._fork(seq) if seq.forks else seq.samples
-        kept, blocks = self._cache.growth(seq)
-        past = past_of(seq, start) if seq.looks_back and samples else ()
-        score = score_of(seq, start, upto) if start < seq.score_end else None
-        draft.slices.append(Slice(seq.id, start, tokens, kept, blocks, samples, past, score))
-        draft.budget -= upto - start
-        if start < seq.prompt_length:
-            self.stats.computed_prompt_tokens += min(upto, seq.prompt_length) - start
-
-    def _fork(self, leader: Sequence) -> tuple[Sample, ...]:
-        """Begin the other choices of a request: their first tokens come from the same logits.
-
-        Choices that find no free place wait; they come back alone, as prefix hits.
-        """
-        samples = leader.samples
-        for index in range(1, leader.forks + 1):
-            child = self._roster.begin(leader.request, index, leader.limit, leader.rank[1])
-            if self._roster.active >= self._limits.max_num_seqs:
-                self._roster.waiting.add(child)
-                continue
-            child.cached_tokens, child.miss = leader.cached_tokens, leader.miss
-            child.scheduled = leader.scheduled
-            child.sampling = 1
-            self._cache.fork(leader, child)
-            self._roster.run(child)
-            samples += child.samples
-        leader.forks = 0
-        return samples
-
-    def _batch(self, draft: _Draft) -> Batch | None:
+    def _batch(self, draft: Draft) -> Batch | None:
         moves = self._cache.take_moves()
         if not (draft.slices or moves or self._cache.open_moves):
             return None
@@ -379,7 +367,7 @@ class Scheduler:
 
     # ── phases ────────────────────────────────────────────────────────────────────────────
 
-    def _preempt(self, seq: Sequence, draft: _Draft) -> None:
+    def _preempt(self, seq: Sequence, draft: Draft) -> None:
         """Take a running sequence's blocks; it resumes as a prefix hit. Its text is kept.
 
         All beams of a search are preempted together.
@@ -388,6 +376,6 @@ class Scheduler:
             one.lost_tokens = one.scheduled
             one.spared_until = one.length + one.sampling + self._limits.storm_guard_tokens
             one.preemptions += 1
+            draft.displaced.add(one.id)
         self.stats.preemptions += 1
-        draft.preempted = True
         self._roster.requeue(seq)

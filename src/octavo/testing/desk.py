@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from octavo.contract.ids import BlockId, SeqId, StepId
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, Sequence
+from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.contract.sampling import SamplingParams
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.placement import PlacementPolicy, WriteThrough
 from octavo.memory.policies.lru import Lru
+from octavo.memory.shares import Shares
 from octavo.memory.tier import Tier, device_tier
 from octavo.sched.cache import Cache
 
@@ -39,10 +42,13 @@ class Desk:
         policy: Callable[[], EvictionPolicy] = Lru,
         placement: PlacementPolicy | None = None,
         partial_blocks: bool = True,
+        tenants: Iterable[TenantShare] = (),
+        pin_limit: float = 0.0,
     ) -> Desk:
         """Build a paged cache; with host blocks, every committed block is copied to the host."""
         groups = Groups(block_sizes, windows)
-        tiers = [device_tier(num_blocks, policy(), groups, partial_blocks=partial_blocks)]
+        shares = Shares(num_blocks, tenants, pin_limit=pin_limit)
+        tiers = [device_tier(policy, shares, groups, partial_blocks=partial_blocks)]
         if host_blocks:
             tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
             placement = placement or WriteThrough()
@@ -56,8 +62,13 @@ class Desk:
         output: int = 10_000,
         salt: str = "",
         expected: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+        retention: tuple[Retention, ...] = (),
     ) -> Sequence:
-        """Return a sequence that has no blocks. expected: output tokens, for rules that ask."""
+        """Return a sequence that has no blocks. expected: output tokens, for rules that ask.
+
+        Raises RequestError for what can never be.
+        """
         request = Request(
             id=f"r{self._next_seq}",
             prompt=tuple(prompt),
@@ -65,10 +76,13 @@ class Desk:
             seed=0,
             namespace=Namespace(model="fake", salt=salt),
             expected_output_tokens=expected,
+            tenant=tenant,
+            retention=retention,
         )
         prompt_length = len(request.prompt)
         guess = output if expected is None else expected
-        limit = self.cache.limit(prompt_length, guess, prompt_length + output)
+        limit = self.cache.limit(prompt_length, guess, prompt_length + output, 1, tenant)
+        self.cache.expect(request)
         return self._new(request, limit)
 
     def admit(self, seq: Sequence, upto: int | None = None) -> bool:
@@ -83,15 +97,18 @@ class Desk:
             seq.cached_tokens = hit.tokens
         return True
 
-    def running(self, prompt: Iterable[int], *, salt: str = "") -> Sequence:
-        """Admit a new sequence with its whole prompt planned in the current step."""
-        seq = self.waiting(prompt, salt=salt)
+    def running(self, prompt: Iterable[int], **options: Any) -> Sequence:
+        """Admit a new sequence with its whole prompt planned in the current step.
+
+        options: as `waiting` has them.
+        """
+        seq = self.waiting(prompt, **options)
         assert self.admit(seq), f"no room for a prompt of {seq.length} tokens"
         return seq
 
-    def written(self, prompt: Iterable[int], *, salt: str = "") -> Sequence:
+    def written(self, prompt: Iterable[int], **options: Any) -> Sequence:
         """Admit a new sequence, and commit the step that writes its prompt."""
-        seq = self.running(prompt, salt=salt)
+        seq = self.running(prompt, **options)
         self.commit()
         return seq
 
@@ -135,6 +152,7 @@ class Desk:
         """Let go of the blocks; no step in flight touches them."""
         for seq in seqs:
             self.cache.release(seq, 0)
+            self.cache.part(seq.request)
 
     def arrive(self, *, failing: bool = False) -> int:
         """Let all fresh moves end, well or not; returns how many there were."""

@@ -12,6 +12,7 @@ from octavo.contract.batch import Batch
 from octavo.contract.ids import SeqId
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update, choice_seed
+from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.contract.sampling import SamplingParams
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.groups import Groups
@@ -20,6 +21,7 @@ from octavo.memory.placement import WriteThrough
 from octavo.memory.policies.lru import Lru
 from octavo.memory.regions import RegionCache
 from octavo.memory.reservation import RESERVATIONS
+from octavo.memory.shares import Shares
 from octavo.memory.tier import Tier, device_tier
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
@@ -42,13 +44,16 @@ def make_cache(
     host_blocks: int = 0,
     policy: Callable[[], EvictionPolicy] = Lru,
     partial_blocks: bool = True,
+    tenants: Iterable[TenantShare] = (),
+    pin_limit: float = 0.0,
 ) -> KVCacheManager:
     """Build a cache manager; with host blocks, every committed block is copied to the host.
 
     groups: None means one group of blocks of four tokens.
     """
     groups = groups or Groups((4,))
-    tiers = [device_tier(num_blocks, policy(), groups, partial_blocks=partial_blocks)]
+    shares = Shares(num_blocks, tenants, pin_limit=pin_limit)
+    tiers = [device_tier(policy, shares, groups, partial_blocks=partial_blocks)]
     if host_blocks:
         tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
     return KVCacheManager(groups, tuple(tiers), WriteThrough() if host_blocks else None)
@@ -72,6 +77,8 @@ def make_request(
     eos: bool = False,
     salt: str = "",
     bad_words: tuple[tuple[int, ...], ...] = (),
+    tenant: str = DEFAULT_TENANT,
+    retention: tuple[Retention, ...] = (),
     **options: Any,  # a sampling option of any type
 ) -> Request:
     """Build a request for the fake model, which obeys no option but lets one look back."""
@@ -82,6 +89,8 @@ def make_request(
         seed=seed,
         namespace=Namespace(model="fake", salt=salt),
         priority=priority,
+        tenant=tenant,
+        retention=retention,
         eos_token_ids=frozenset({EOS}) if eos else frozenset(),
         bad_words=bad_words,
     )
@@ -146,6 +155,8 @@ class Driver:
         storm_guard_tokens: int = 16,
         policy: Callable[[], EvictionPolicy] = Lru,
         partial_blocks: bool = True,
+        tenants: Iterable[TenantShare] = (),
+        pin_limit: float = 0.0,
     ) -> Driver:
         """Build the paged engine with a pool of `num_blocks`."""
         groups = Groups(block_sizes, windows, step_tokens=budget)
@@ -155,6 +166,8 @@ class Driver:
             host_blocks=host_blocks,
             policy=policy,
             partial_blocks=partial_blocks,
+            tenants=tenants,
+            pin_limit=pin_limit,
         )
         pool_tokens = capacity(num_blocks, groups)
         limits = Limits(max_num_seqs, budget, max_model_len, pool_tokens, storm_guard_tokens)

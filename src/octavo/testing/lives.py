@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from octavo.contract.batch import Batch, Sample
+from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.errors import RequestError
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.policies.lru import Lru
@@ -36,7 +37,11 @@ class Life:
         *,
         rule: str = "on_demand",
         policy: Callable[[], EvictionPolicy] = Lru,
+        tenants: bool = False,
     ) -> None:
+        """tenants: some of them have shares, and requests pin and keep."""
+        self.tenants = [DEFAULT_TENANT]
+        self.retains = tenants
         self.random = Random(seed)
         draw = self.random
         self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
@@ -66,6 +71,8 @@ class Life:
                 vocab_size=VOCAB,
                 policy=policy,
                 partial_blocks=draw.random() < 0.8,
+                tenants=self._tenants() if tenants else (),
+                pin_limit=draw.choice((0.0, 0.2, 0.5)) if tenants else 0.0,
             )
         else:
             self.driver = self._contiguous(rule, depth, order, limits)
@@ -89,6 +96,32 @@ class Life:
             assert answer.finish is not None or request_id in self.dropped, "no answer"
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _tenants(self) -> list[TenantShare]:
+        """Draw the shares of two or three tenants."""
+        draw = self.random
+        shares = [
+            TenantShare(name, draw.choice((0.0, 0.1, 0.3)), draw.choice((0.4, 0.7, 1.0)))
+            for name in ("a", "b", DEFAULT_TENANT)[: draw.choice((1, 2, 3))]
+        ]
+        self.tenants += [share.name for share in shares]
+        return shares
+
+    def _retention(self, length: int) -> tuple[Retention, ...]:
+        """Draw what a request asks for of a prompt of so many tokens."""
+        draw = self.random
+        if not self.retains or draw.random() < 0.5:
+            return ()
+        middle = draw.randint(1, length)
+        whole = Retention(
+            end=draw.choice((None, middle, length + 4)),
+            priority=draw.choice((0, 35, 80)),
+            ttl_s=draw.choice((None, 3, 20)),
+            pin=draw.choice((None, None, "x", "y")),
+        )
+        if whole.end != middle or middle == length:
+            return (whole,)
+        return (whole, Retention(middle, priority=draw.choice((10, 90)), ttl_s=5))
 
     def _contiguous(self, rule: str, depth: int, order: str, limits: tuple[int, int]) -> Driver:
         longest = min(32, 4 * (1 << (self.blocks.bit_length() - 1)))
@@ -127,6 +160,9 @@ class Life:
         elif what < 0.39 and self.driver.requests:
             change = draw.choice((self.driver.scheduler.pause, self.driver.scheduler.resume))
             change(draw.choice(sorted(self.driver.requests)), draw.randint(0, 2))
+        elif what < 0.41 and self.retains:
+            name, tenant = draw.choice((None, "x", "y")), draw.choice((None, *self.tenants))
+            self.driver.scheduler.unpin(tenant, name)
         else:
             self.driver.step()
 
@@ -159,6 +195,8 @@ class Life:
             presence_penalty=draw.choice((0.0, 0.0, 1.0)),
             logprobs=None if beams else draw.choice((None, None, 0)),
             prompt_logprobs=draw.choice((None, None, 0)),
+            tenant=draw.choice(self.tenants) if self.retains else DEFAULT_TENANT,
+            retention=self._retention(len(prefix + tail)),
             **search,
         )
         try:

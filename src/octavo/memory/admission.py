@@ -1,0 +1,140 @@
+"""What must be free before a sequence is admitted, and whom it would have to be taken from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from octavo.contract.ids import BlockId
+from octavo.contract.request import Sequence
+from octavo.errors import RequestError
+from octavo.memory.groups import Groups
+from octavo.memory.pool import BlockPool
+from octavo.memory.prefix import Hit
+from octavo.memory.promises import Promises
+from octavo.memory.shares import Account, Forecast
+from octavo.memory.table import Table
+
+_RESERVE = 100
+"""One block in so many stays free at admission while somebody runs: texts that grow into it need
+not displace one that has just come."""
+
+_UNSHARED = " (counted without what they share, since the model has windows)"
+
+
+class Standing(NamedTuple):
+    """Where a tenant would stand with one more of its sequences."""
+
+    full: bool
+    """Above its maximum: only its own blocks can make room."""
+    entitled: bool
+    """Within its guarantee."""
+
+
+class Admission:
+    """Counts before anything is taken; changes nothing."""
+
+    def __init__(self, groups: Groups, pool: BlockPool, promises: Promises) -> None:
+        self._groups = groups
+        self._pool = pool
+        self._promises = promises
+        self._shares = pool.shares
+        self._reserve = pool.size // _RESERVE
+
+    def limit(self, prompt: int, limit: int, width: int, tenant: str) -> int:
+        """Longest text, up to `limit`, of a tenant's request, or of each of `width` beams.
+
+        Raises RequestError if nothing can follow the prompt.
+        """
+        blocks = self._shares.ceiling(self._shares.account(tenant))
+        if width == 1 and blocks == self._pool.size:
+            return limit
+        longest = self._promises.longest_texts(prompt, limit, width, blocks)
+        if longest > prompt:
+            return longest
+        memory = f"the KV memory's {self._pool.size} blocks"
+        if blocks < self._pool.size:
+            memory = (
+                f"the {blocks} of {self._pool.size} blocks of KV memory that tenant {tenant!r} can "
+                "count on (its maximum, less what others are guaranteed and what may be pinned)"
+            )
+        if width == 1:
+            raise RequestError(
+                f"the prompt has {prompt} tokens and does not fit into {memory}: shorten it, or "
+                "change the shares in tenants or pin_limit"
+            )
+        raise RequestError(
+            f"{width} beams after a prompt of {prompt} tokens may need more than "
+            f"{memory}{_UNSHARED * self._groups.windowed}: lower beam_width, shorten the prompt, "
+            "or raise kv_cache_memory_bytes"
+        )
+
+    def shortage(self, seq: Sequence, hit: Hit, *, alone: bool) -> int:
+        """Blocks that must come back before what is promised at admission fits; 0: it fits.
+
+        alone: nobody else has blocks, so that none need be left over.
+        """
+        return max(0, *self._shortages(seq, hit, alone=alone))
+
+    def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:
+        """Return where a sequence's tenant would stand after admission; or with one more block."""
+        account = self._account(seq)
+        blocks = 1 if hit is None else self._need(seq, hit)[0]
+        return Standing(self._shares.full(account, blocks), self._shares.entitled(account, blocks))
+
+    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
+        """Return True if `seq`, to be admitted or running, could use what the victim gives back."""
+        own, other = self._account(seq), self._account(victim)
+        if own is other:
+            return True
+        if hit is not None:
+            blocks = self._need(seq, hit)[0]
+        else:
+            blocks = seq.request.sampling.choices if seq.beam else 1
+        return not self._shares.full(own, blocks) and self._shares.surplus(other)
+
+    def relief(
+        self, seq: Sequence, hit: Hit, victims: Iterable[Table], *, alone: bool
+    ) -> Iterator[int]:
+        """For each victim, by how much its release lessens the shortage of `seq`.
+
+        Exact if those before it are released too: a shared block comes back with its last
+        holder, and one that the hit counts on is not free for anything else.
+        """
+        counted_on = {block.id for run in hit.runs for tier, block in run if tier == 0}
+        blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
+        gone: Counter[BlockId] = Counter()
+        forecast = Forecast(self._account(seq), *self._shortages(seq, hit, alone=alone))
+        for table in victims:
+            ids = list(table.blocks())
+            gone.update(ids)
+            for i in ids:
+                if gone[i] == blocks[i].refs and i not in counted_on:
+                    forecast.release(blocks[i], pinned=would_pin(blocks[i]))
+            forecast.settle(table.account, table.owed)
+            yield forecast.relief()
+
+    def _account(self, seq: Sequence) -> Account:
+        return self._shares.account(seq.request.tenant)
+
+    def _shortages(self, seq: Sequence, hit: Hit, *, alone: bool) -> tuple[int, int]:
+        need, others = self._need(seq, hit)
+        reserve = 0 if alone else self._reserve
+        return self._shares.shortages(self._account(seq), need, others, reserve)
+
+    def _need(self, seq: Sequence, hit: Hit) -> tuple[int, Counter[Account]]:
+        """Return the blocks a sequence needs beside those held already, and others' cached ones."""
+        account = self._account(seq)
+        need = self._promises.blocks_of(seq)
+        others: Counter[Account] = Counter()
+        for run in hit.runs:
+            for tier, block in run:
+                if tier:
+                    continue
+                if block.refs or block.shelf is None:  # held, or pinned
+                    need -= 1
+                elif block.account is not account and block.account is not None:
+                    need -= 1
+                    others[block.account] += 1
+        return need, others

@@ -1,0 +1,149 @@
+"""Texts that are not evicted while a pin holds them: who pinned what, and for how long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from octavo.contract.ids import BlockKey
+from octavo.errors import Corrupted, RequestError
+from octavo.memory.block import Block
+from octavo.memory.shares import Account
+from octavo.memory.timers import Timers
+
+Label: TypeAlias = tuple[int, BlockKey]
+"""KV group and key of a full block's text."""
+
+_Name: TypeAlias = tuple[str, str]
+"""Tenant and name of a pin."""
+
+
+class Pin:
+    """One tenant's pin of one name; written by `Pins` alone."""
+
+    __slots__ = ("account", "labels", "name", "until_s", "users")
+
+    def __init__(self, account: Account, name: str) -> None:
+        self.account = account
+        self.name = name
+        self.labels: dict[Label, None] = {}
+        self.users = 0
+        """Live requests that name it: it holds at least as long as they live."""
+        self.until_s = 0.0
+        """When it ends without any."""
+
+
+class Pins:
+    """Pins by tenant and name. A text is pinned before anybody has computed it.
+
+    A pin holds while a request that names it lives, and some time after the last one. What is
+    pinned counts against its tenant's limit once for each pin, and against the pool's.
+    """
+
+    def __init__(self, most_blocks: int) -> None:
+        self.lets_go: Callable[[Iterable[Label]], None] = _nobody
+        """Told the texts that no pin holds any more."""
+        self.used = False
+        """Something has been pinned at some time."""
+        self._most = most_blocks
+        self._pins: dict[_Name, Pin] = {}
+        self._holders: Counter[Label] = Counter()
+        """Of each text, how many pins hold it."""
+        self._texts_of: Counter[Account] = Counter()
+        self._timers: Timers[_Name] = Timers()
+
+    def holds(self, block: Block) -> bool:
+        """True if a pin holds the block's text."""
+        return (block.group, block.key) in self._holders
+
+    def check_limit(self, account: Account, name: str, labels: Iterable[Label]) -> None:
+        """Raise RequestError if these texts are more than may still be pinned."""
+        pin = self._pins.get((account.name, name))
+        new = [label for label in labels if pin is None or label not in pin.labels]
+        have, most = self._texts_of[account], account.most_pinned
+        if have + len(new) > most:
+            way_out = (
+                "shorten the range, let go of another pin with unpin(name), or raise pin_limit"
+                if most
+                else "build the engine with pin_limit, the share of the KV memory that may be "
+                "pinned (0.2, for example)"
+            )
+            raise RequestError(
+                f"pin {name!r} needs {len(new)} more blocks, and {have} of at most {most} are "
+                f"pinned by tenant {account.name!r}: {way_out}"
+            )
+        fresh = sum(label not in self._holders for label in new)
+        if len(self._holders) + fresh > self._most:
+            raise RequestError(
+                f"pin {name!r} needs {fresh} more blocks, and {len(self._holders)} of at most "
+                f"{self._most} are pinned by all tenants: shorten the range, let go of another pin "
+                "with unpin(name), or raise pin_limit"
+            )
+
+    def hold(self, account: Account, name: str, labels: Iterable[Label]) -> Pin:
+        """Let a live request's texts be held under a name; `check_limit` has been asked."""
+        self.used = True
+        place = (account.name, name)
+        pin = self._pins.get(place)
+        if pin is None:
+            pin = self._pins[place] = Pin(account, name)
+        for label in labels:
+            if label not in pin.labels:
+                pin.labels[label] = None
+                self._holders[label] += 1
+                self._texts_of[account] += 1
+        pin.users += 1
+        self._timers.cancel(place)
+        return pin
+
+    def leave(self, pin: Pin, until_s: float) -> None:
+        """One of a pin's requests has ended; with the last one its time begins to run."""
+        pin.users -= 1
+        pin.until_s = max(pin.until_s, until_s)
+        place = (pin.account.name, pin.name)
+        if not pin.users and self._pins.get(place) is pin:
+            self._timers.set(place, pin.until_s)
+
+    def let_go(self, tenant: str | None = None, name: str | None = None) -> int:
+        """End pins by tenant and name, None: of any; returns the number of texts they held."""
+        names = [one for one in self._pins if tenant in (None, one[0]) and name in (None, one[1])]
+        count = sum(len(self._pins[one].labels) for one in names)
+        self._end(names)
+        return count
+
+    def pass_time(self, now_s: float) -> bool:
+        """End the pins whose time is over; True if there were any."""
+        names = self._timers.due(now_s)
+        self._end(names)
+        return bool(names)
+
+    def check(self) -> None:
+        """Count again. Raises Corrupted."""
+        holders = Counter(label for pin in self._pins.values() for label in pin.labels)
+        texts = Counter[Account]()
+        for pin in self._pins.values():
+            texts[pin.account] += len(pin.labels)
+        if holders != self._holders or texts != +self._texts_of:
+            raise Corrupted(f"pins hold {holders.total()} texts, not {self._holders.total()}")
+        ending = {name for name, pin in self._pins.items() if not pin.users}
+        if {name for name in self._pins if name in self._timers} != ending:
+            raise Corrupted("a pin without a live request has no deadline, or one with has")
+
+    def _end(self, names: Iterable[_Name]) -> None:
+        gone: list[Label] = []
+        for name in names:
+            pin = self._pins.pop(name)
+            self._timers.cancel(name)
+            self._texts_of[pin.account] -= len(pin.labels)
+            for label in pin.labels:
+                self._holders[label] -= 1
+                if not self._holders[label]:
+                    del self._holders[label]
+                    gone.append(label)
+        if gone:
+            self.lets_go(gone)
+
+
+def _nobody(labels: Iterable[Label]) -> None:
+    """Nothing is pinned where nobody listens."""

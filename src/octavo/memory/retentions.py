@@ -1,0 +1,108 @@
+"""What live requests ask of the memory after them: pins, and how their blocks are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo.contract.request import Request
+from octavo.contract.retention import PIN_TTL_S, Retention
+from octavo.memory.block import Block
+from octavo.memory.groups import Groups
+from octavo.memory.kept import Keeps, better, keeps_of, kept_at
+from octavo.memory.keys import keys_of
+from octavo.memory.pins import Label, Pin
+from octavo.memory.prefix import Hit
+from octavo.memory.shelves import Shelves
+from octavo.memory.table import Table
+
+
+class Retentions:
+    """Keeps, per live request, what it asks for; writes `Block.kept` and `Pins`.
+
+    Requests that ask for nothing cost nothing, until the first one that does.
+    """
+
+    def __init__(self, groups: Groups, shelves: Shelves) -> None:
+        self._groups = groups
+        self._shelves = shelves
+        self._pins = shelves.pins
+        self._now_s = 0.0
+        self._asked: dict[str, tuple[Keeps, list[tuple[Pin, float]]]] = {}
+        """By request: how its text is kept, its pins and how long each holds after it."""
+        self._seen = False
+        """A block may be kept otherwise than all others."""
+
+    def expect(self, request: Request) -> None:
+        """Take in what a request asks for. Raises RequestError, changing nothing.
+
+        It is pinned before it is computed, so that nobody finds out later that it cannot be.
+        """
+        if not request.retention:
+            return
+        account = self._shelves.shares.account(request.tenant)
+        keeps = keeps_of(request.retention, len(request.prompt))
+        wanted = {
+            one.pin: (one.ttl_s or PIN_TTL_S, self._labels(request, one))
+            for one in request.retention
+            if one.pin is not None
+        }
+        for name, (_, labels) in wanted.items():
+            self._pins.check_limit(account, name, labels)
+        pins = [
+            (self._pins.hold(account, name, labels), ttl_s)
+            for name, (ttl_s, labels) in wanted.items()
+        ]
+        self._asked[request.id] = (keeps, pins)
+        self._seen = True
+
+    def part(self, request_id: str) -> None:
+        """A request has ended: the time of its pins begins to run."""
+        _, pins = self._asked.pop(request_id, ((), ()))
+        for pin, ttl_s in pins:
+            self._pins.leave(pin, self._now_s + ttl_s)
+
+    def pass_time(self, now_s: float) -> bool:
+        """Let time pass; True if blocks have come back, since a pin has ended."""
+        self._now_s = max(self._now_s, now_s)
+        self._shelves.pass_time(self._now_s)
+        return self._pins.pass_time(self._now_s)
+
+    def apply_to(self, table: Table, request: Request) -> None:
+        """Note in a new table how the request wants its text to be kept."""
+        asked = self._asked.get(request.id)
+        table.keeps = () if asked is None else asked[0]
+
+    def reuse(self, table: Table, hit: Hit) -> None:
+        """One more user takes up known blocks: they are kept as serves all users so far."""
+        if not self._seen:
+            return
+        for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True)):
+            size = self._groups.sizes[group]
+            for index, (tier, block) in enumerate(run, start=first):
+                if tier == 0:
+                    how = kept_at(table.keeps, (index + 1) * size)
+                    if how is not block.kept:
+                        block.kept = better(block.kept, how)
+
+    def keep(self, table: Table, blocks: Iterable[Block]) -> None:
+        """Blocks of a table have got their text: they are kept as its request wants."""
+        if table.keeps:
+            for block in blocks:
+                end = (block.depth + 1) * self._groups.sizes[block.group]
+                block.kept = kept_at(table.keeps, end)
+
+    def _labels(self, request: Request, one: Retention) -> list[Label]:
+        """Return the texts of the full blocks up to a range's end that a reader there needs.
+
+        A group with a window needs only the last ones.
+        """
+        groups = self._groups
+        prompt = len(request.prompt)
+        upto = prompt if one.end is None else min(one.end, prompt)
+        keys = keys_of(request.namespace.root(), request.prompt[:upto], groups.unit)
+        end = upto // groups.align * groups.align
+        return [
+            (group, keys[(index + 1) * size // groups.unit - 1])
+            for group, size in enumerate(groups.sizes)
+            for index in range(groups.first_seen(group, end), upto // size)
+        ]

@@ -1,0 +1,346 @@
+"""Whose blocks are in a pool, how many each tenant may have, and who has to give up one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+
+from octavo.contract.layout import ANY_LENGTH
+from octavo.contract.retention import DEFAULT_TENANT, TenantShare
+from octavo.errors import Corrupted, RequestError
+from octavo.memory.block import Block
+
+
+class Account:
+    """One tenant's blocks in a pool; the counts are written by the pool, `Shelves`, `Promises`."""
+
+    __slots__ = (
+        "cached",
+        "claimed",
+        "guaranteed",
+        "held",
+        "kept",
+        "maximum",
+        "most_pinned",
+        "name",
+        "number",
+        "owed",
+        "pinned",
+    )
+
+    def __init__(
+        self, name: str, number: int, guaranteed: int, maximum: int, most_pinned: int
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.guaranteed = guaranteed
+        """Blocks below which none is evicted for others."""
+        self.maximum = maximum
+        """Most blocks, held, cached and pinned together."""
+        self.most_pinned = most_pinned
+        """Most blocks that pins can keep from eviction."""
+        self.held = 0
+        self.cached = 0
+        """Evictable."""
+        self.pinned = 0
+        """Nobody holds them, but a pin does."""
+        self.owed = 0
+        """Promised to its sequences and not taken yet."""
+        self.kept = 0
+        """Blocks that others cannot take; as last summed up."""
+        self.claimed = 0
+        """The same with those owed."""
+
+    @property
+    def live(self) -> int:
+        """All of its blocks."""
+        return self.held + self.cached + self.pinned
+
+    @property
+    def locked(self) -> int:
+        """Those that cannot be evicted for anybody."""
+        return self.held + self.pinned
+
+    @property
+    def protected(self) -> int:
+        """Those that cannot be evicted for another tenant."""
+        return max(self.held + self.pinned, min(self.guaranteed, self.live))
+
+    def __repr__(self) -> str:
+        return f"Account({self.name!r}, held={self.held}, cached={self.cached}, owed={self.owed})"
+
+
+class Shares:
+    """The accounts of a pool of `num_blocks` blocks. All calls O(1), or O(log tenants).
+
+    A block belongs to the tenant for whose sequence it was taken, whoever shares it later, until
+    it is free or evicted. Of tenants above their guarantee the one that is furthest above it
+    gives up a block first.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        tenants: Iterable[TenantShare] = (),
+        *,
+        pin_limit: float = 0.0,
+    ) -> None:
+        rows = {DEFAULT_TENANT: TenantShare(DEFAULT_TENANT)} | {one.name: one for one in tenants}
+        self.size = num_blocks
+        self.most_pinned = int(num_blocks * pin_limit)
+        self.accounts = [
+            Account(
+                row.name,
+                number,
+                int(num_blocks * row.guaranteed),
+                int(num_blocks * row.maximum),
+                int(int(num_blocks * row.maximum) * pin_limit),
+            )
+            for number, row in enumerate(rows.values())
+        ]
+        self.default = self.accounts[0]
+        self._by_name = {account.name: account for account in self.accounts}
+        self.several = len(self.accounts) > 1
+        """More than one account: else nothing is summed up, since there are no others."""
+        self._guaranteed = sum(account.guaranteed for account in self.accounts)
+        self._changed: set[Account] = set()
+        """Accounts to be summed up again."""
+        self._kept = 0
+        self._claimed = 0
+        """Sums of `Account.kept` and `Account.claimed`."""
+        self._over: list[tuple[int, int]] = []
+        """Heap of (-blocks above the guarantee, number)."""
+        self._noted: dict[int, int] = {}
+        """By number, the entry that counts: at least what is true. Of all that have evictable
+        blocks; entries beside it are left over."""
+
+    def account(self, tenant: str) -> Account:
+        """Return a tenant's account. Raises RequestError for one that has no share."""
+        account = self._by_name.get(tenant)
+        if account is None:
+            raise RequestError(
+                f"tenant {tenant!r} is not one of {', '.join(self._by_name)}: name it in tenants "
+                "when the engine is built, with its shares or with none"
+            )
+        return account
+
+    def ceiling(self, account: Account) -> int:
+        """Most blocks that one text of a tenant can count on, whatever others keep or pin."""
+        others = self._guaranteed - account.guaranteed
+        return min(account.maximum - account.most_pinned, self.size - others - self.most_pinned)
+
+    # ── what can be given ─────────────────────────────────────────────────────────────────
+
+    def takeable(self, account: Account, lent: int = 0) -> int:
+        """Blocks that a tenant could be given now: free ones, its own, others' surplus.
+
+        lent: blocks more that others are about to give back.
+        """
+        self._sum_up()
+        others = self._kept - account.kept - lent
+        return min(account.maximum, self.size - others) - account.locked
+
+    def room(self, account: Account, lent: int = 0) -> int:
+        """Those of them that are not promised to anybody; may be negative."""
+        others = self._claimed_now() - account.claimed - lent
+        return min(account.maximum, self.size - others) - account.locked - account.owed
+
+    def surplus_of(self, account: Account, back: int) -> int:
+        """How many of so many held blocks that come back to a tenant others could be given."""
+        floor = min(account.guaranteed, account.live)
+        return max(account.locked, floor) - max(account.locked - back, floor)
+
+    def shortages(
+        self, account: Account, blocks: int, others: Mapping[Account, int], reserve: int
+    ) -> tuple[int, int]:
+        """How many blocks must come back before a tenant can be promised so many more.
+
+        Of its own, and of all; below 0: as many are left over. others: cached blocks of other
+        tenants that it takes up. reserve: blocks of all that are to be left over.
+        """
+        claimed = self._claimed_now() - account.claimed
+        for other, count in others.items():
+            claimed += max(0, other.locked + other.owed + count - other.claimed)
+        own = account.locked + account.owed + blocks
+        return own - account.maximum, own + reserve + claimed - self.size
+
+    def full(self, account: Account, blocks: int) -> bool:
+        """True if so many more blocks would take a tenant above its maximum."""
+        return account.locked + account.owed + blocks > account.maximum
+
+    def entitled(self, account: Account, blocks: int) -> bool:
+        """True if a tenant with so many more blocks in use is still within its guarantee."""
+        return account.locked + account.owed + blocks <= account.guaranteed
+
+    def surplus(self, account: Account) -> bool:
+        """True if others can use what this tenant's sequences would give back."""
+        return account.locked + account.owed > min(account.guaranteed, account.live)
+
+    # ── who gives up a block ──────────────────────────────────────────────────────────────
+
+    def must_own(self, account: Account) -> bool:
+        """True if a tenant that takes a block has to give up one of its own cached ones.
+
+        At its maximum; or if one more block of its own, protected by its guarantee, would be
+        one that is promised to others.
+        """
+        if not self.several or not account.cached:
+            return False
+        if account.live >= account.maximum:
+            return True
+        others = self._claimed_now() - account.claimed
+        more = min(account.guaranteed, account.live + 1)
+        return more > account.protected and others + more > self.size
+
+    def giver(self, taker: Account) -> Account:
+        """Return the tenant, with evictable blocks, that gives up one to another's sequence."""
+        if not self.several:
+            return taker
+        most = self.most_over()
+        if most is None or most.live <= most.guaranteed:
+            return taker
+        return most
+
+    def most_over(self) -> Account | None:
+        """Return the tenant with evictable blocks that is furthest above its guarantee."""
+        if not self.several:
+            return self.default if self.default.cached else None
+        heap, noted = self._over, self._noted
+        while heap:
+            over, number = -heap[0][0], heap[0][1]
+            account = self.accounts[number]
+            true = account.live - account.guaranteed
+            if noted.get(number) != over:
+                heappop(heap)  # a higher entry has been settled since
+            elif not account.cached:
+                heappop(heap)
+                del noted[number]
+            elif true != over:
+                heapreplace(heap, (-true, number))
+                noted[number] = true
+            else:
+                return account
+        return None
+
+    # ── what the owners of the counts report ──────────────────────────────────────────────
+
+    def hold(self, block: Block, change: int) -> None:
+        """Note that a block of one of `several` accounts is held, or is no longer. O(1)."""
+        account = block.account
+        assert account is not None, f"{block} is nobody's"
+        account.held += change
+        self._changed.add(account)
+
+    def touch(self, account: Account) -> None:
+        """Note that counts of an account have changed. For `several` accounts; O(1)."""
+        self._changed.add(account)
+
+    def grown(self, account: Account) -> None:
+        """Note that one of `several` accounts has more blocks, or more evictable ones."""
+        self._changed.add(account)
+        over = account.live - account.guaranteed
+        if account.cached and over > self._noted.get(account.number, -ANY_LENGTH):
+            self._noted[account.number] = over
+            heappush(self._over, (-over, account.number))
+            if len(self._over) > 4 * len(self.accounts) + 64:
+                self._noted = {a.number: a.live - a.guaranteed for a in self.accounts if a.cached}
+                self._over = [(-over, number) for number, over in self._noted.items()]
+                heapify(self._over)
+
+    def check(self, blocks: Iterable[Block], pinned: Iterable[Block]) -> None:
+        """Count each account's blocks again. Raises Corrupted.
+
+        blocks: all that somebody holds or that can be found; pinned: those that pins hold.
+        """
+        stuck = {block.id for block in pinned}
+        true: Counter[tuple[Account, str]] = Counter()
+        for block in blocks:
+            assert block.account is not None, f"{block} is nobody's"
+            kind = "held" if block.refs else "pinned" if block.id in stuck else "cached"
+            true[block.account, kind] += 1
+        self._sum_up()
+        wrong = [
+            f"{kind} of tenant {account.name} is {has}, not {true[account, kind]}"
+            for account in self.accounts
+            for kind, has in (
+                ("held", account.held),
+                ("cached", account.cached),
+                ("pinned", account.pinned),
+            )
+            if has != true[account, kind]
+        ]
+        wrong += [
+            f"tenant {account.name} has {account.live} blocks of at most {account.maximum}"
+            for account in self.accounts
+            if account.live > account.maximum
+        ]
+        if self.several:
+            kept = sum(account.protected for account in self.accounts)
+            if kept != self._kept:
+                wrong.append(f"protected blocks are {self._kept}, not {kept}")
+        if wrong:
+            raise Corrupted("; ".join(wrong))
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _claimed_now(self) -> int:
+        self._sum_up()
+        return self._claimed
+
+    def _sum_up(self) -> None:
+        for account in self._changed:
+            kept = account.protected
+            claimed = max(kept, account.locked + account.owed)
+            self._kept += kept - account.kept
+            self._claimed += claimed - account.claimed
+            account.kept, account.claimed = kept, claimed
+        self._changed.clear()
+
+
+class Forecast:
+    """Works out what releases would change for a taker, one after the other."""
+
+    def __init__(self, taker: Account, own: int, pool: int) -> None:
+        """own, pool: what the taker is short of, as `Shares.shortages` says."""
+        self._taker = taker
+        self._own = own
+        self._pool = pool
+        self._back: Counter[Account] = Counter()
+        """Held blocks, and those owed, that would come back, pins apart."""
+        self._pinned: Counter[Account] = Counter()
+        """Those of them that pins want to keep."""
+        self._freed: Counter[Account] = Counter()
+        """Those that would be free, not cached."""
+        self._short = max(own, pool)
+
+    def release(self, block: Block, *, pinned: bool) -> None:
+        """A block loses its last holder; it will be cached if it has a key.
+
+        pinned: a pin wants to keep it.
+        """
+        assert block.account is not None, f"{block} is nobody's"
+        self._back[block.account] += 1
+        self._pinned[block.account] += pinned
+        if block.key is None:
+            self._freed[block.account] += 1
+
+    def settle(self, account: Account, owed: int) -> None:
+        """A sequence is owed nothing any more."""
+        self._back[account] += owed
+
+    def relief(self) -> int:
+        """Return by how much the shortage is less than when this was asked last."""
+        before = self._short
+        usable = sum(self._usable(account) for account in self._back)
+        self._short = max(self._own - self._usable(self._taker), self._pool - usable)
+        return before - self._short
+
+    def _usable(self, account: Account) -> int:
+        kept = min(self._pinned[account], account.most_pinned - account.pinned)
+        back = self._back[account] - kept
+        if account is self._taker:
+            return back
+        claim = account.locked + account.owed
+        floor = min(account.guaranteed, account.live - self._freed[account])
+        return max(claim, min(account.guaranteed, account.live)) - max(claim - back, floor)

@@ -1,0 +1,234 @@
+"""The cached blocks of a pool: one bag of the eviction policy per tenant and class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from octavo.contract.ids import BlockId
+from octavo.contract.retention import NORMAL_PRIORITY
+from octavo.errors import Corrupted
+from octavo.memory.block import Block
+from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.kept import EXPIRED, Kept
+from octavo.memory.pins import Label, Pins
+from octavo.memory.shares import Account, Shares
+from octavo.memory.timers import Timers
+
+
+class Shelf:
+    """The evictable blocks of one tenant and class."""
+
+    __slots__ = ("account", "bag", "bit", "count")
+
+    def __init__(self, account: Account, bit: int, bag: EvictionPolicy) -> None:
+        self.account = account
+        self.bit = bit
+        """Of its class: that of the lowest is 1."""
+        self.bag = bag
+        self.count = 0
+
+
+class Shelves:
+    """An `EvictionPolicy` made of others: `Shares` choose the tenant, retention the class.
+
+    Inside a class the policy that `make` makes decides, unchanged. Each call costs what the
+    policy takes, and O(log tenants). Blocks that a pin holds lie here too, and are not counted.
+    """
+
+    def __init__(self, make: Callable[[], EvictionPolicy], shares: Shares) -> None:
+        self.shares = shares
+        self.pins = Pins(shares.most_pinned)
+        self._pinned: dict[Label, Block] = {}
+        """Nobody holds them but a pin."""
+        self._labels: dict[BlockId, Label] = {}
+        """Of those blocks."""
+        self._make = make
+        self._now_s = 0.0
+        self._size = 0
+        self._timers: Timers[BlockId] = Timers()
+        self._timed: dict[BlockId, Block] = {}
+        """Evictable blocks that have a deadline."""
+        self._shelves: list[dict[int, Shelf]] = [{} for _ in shares.accounts]
+        """By account, and by the bit of the class."""
+        self._classes = [0] * len(shares.accounts)
+        """By account, the bits of the classes with blocks."""
+        self._several = len(shares.accounts) > 1
+        self._normal = [self._shelf(account, NORMAL_PRIORITY) for account in shares.accounts]
+        self.policy_name = type(self._normal[0].bag).__name__.lower()
+        """Of the policy that decides inside a class."""
+        self.hears_hits = hasattr(self._normal[0].bag, "hit")
+        """The policy wants to hear of uses that overlap."""
+        self.pins.lets_go = self._let_go
+
+    @classmethod
+    def of(cls, policy: EvictionPolicy, num_blocks: int) -> Shelves:
+        """Return shelves as they are, or those for a policy that knows no tenants."""
+        return policy if isinstance(policy, Shelves) else cls(lambda: policy, Shares(num_blocks))
+
+    def pass_time(self, now_s: float) -> None:
+        """Move what has outlived its time to the class that comes after."""
+        self._now_s = max(self._now_s, now_s)
+        for block_id in self._timers.due(self._now_s):
+            block = self._timed.pop(block_id)
+            assert block.kept is not None, f"{block} has no deadline"
+            after = block.kept.after
+            self.remove(block)
+            block.kept = None if after == NORMAL_PRIORITY else Kept(after, None, after)
+            self._put(block, self._shelf(block.account or self.shares.default, after))
+
+    def add(self, block: Block) -> None:
+        """Take in a block that has just lost its last holder."""
+        kept = block.kept
+        account = block.account or self.shares.default
+        if self.pins.used and self.pins.holds(block) and account.pinned < account.most_pinned:
+            self._pin(block, account)
+            return
+        if kept is None:
+            shelf = self._normal[account.number]
+        else:
+            shelf = self._shelf(account, kept.priority)
+            if kept.ttl_s is not None:
+                self._timed[block.id] = block
+                self._timers.set(block.id, self._now_s + kept.ttl_s)
+        self._put(block, shelf)
+
+    def hit(self, block: Block) -> None:
+        """Tell the policy that the text of a held block is used once more."""
+        if self.hears_hits:
+            kept = block.kept
+            priority = NORMAL_PRIORITY if kept is None else kept.priority
+            shelf = self._shelf(block.account or self.shares.default, priority)
+            shelf.bag.hit(block)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+    def remove(self, block: Block) -> None:
+        """Let go of a block that is held again or no longer holds a known text."""
+        shelf = block.shelf
+        if shelf is None:
+            self._unpin(block)
+            return
+        shelf.bag.remove(block)
+        self._note_loss(block, shelf)
+
+    def would_pin(self, block: Block) -> bool:
+        """True if a pin wants to keep a held block, as far as its tenant's limit allows."""
+        return self.pins.used and block.key is not None and self.pins.holds(block)
+
+    def is_pinned(self, block: Block) -> bool:
+        """True if a pin alone holds the block."""
+        return block.id in self._labels
+
+    def pop(self, taker: Account | None = None) -> Block:
+        """Choose the next victim for a tenant that takes a block, and let go of it.
+
+        taker: None: for nobody. `IndexError` if the tenant whose turn it is has none.
+        """
+        shares = self.shares
+        if taker is None:
+            giver = shares.most_over() or shares.default
+        else:
+            giver = taker if shares.must_own(taker) else shares.giver(taker)
+        classes = self._classes[giver.number]
+        if not classes:
+            raise IndexError("pop from an empty bag")
+        lowest = classes & -classes
+        shelf = self._shelves[giver.number][lowest]
+        block = shelf.bag.pop()
+        self._note_loss(block, shelf)
+        return block
+
+    def __len__(self) -> int:
+        return self._size
+
+    def check(self, blocks: Iterable[Block]) -> None:
+        """Compare with the blocks that hold a known text and that nobody holds. Raises Corrupted.
+
+        blocks: all of those.
+        """
+        idle = {block.id: block for block in blocks}
+        wrong = [f"block {i} is pinned, but not idle" for i in self._labels if i not in idle]
+        wrong += [
+            f"{block} is not what is pinned as {label}"
+            for label, block in self._pinned.items()
+            if self._labels.get(block.id) != label or label != (block.group, block.key)
+        ]
+        evictable = [block for i, block in idle.items() if i not in self._labels]
+        wrong += [f"{block} lies on no shelf" for block in evictable if block.shelf is None]
+        if len(evictable) != self._size:
+            wrong.append(f"{self._size} blocks are evictable, not {len(evictable)}")
+        shelves = [shelf for part in self._shelves for shelf in part.values()]
+        wrong += [
+            f"a shelf has {s.count} blocks, not {len(s.bag)}"
+            for s in shelves
+            if s.count != len(s.bag)
+        ]
+        on_shelves = sum(shelf.count for shelf in shelves)
+        if on_shelves != self._size:
+            wrong.append(f"{on_shelves} blocks lie on shelves, {self._size} are evictable")
+        timed = {b.id for b in evictable if b.kept is not None and b.kept.ttl_s is not None}
+        if timed != set(self._timed) or len(self._timers) != len(timed):
+            wrong.append(f"blocks with a deadline are {sorted(self._timed)}, not {sorted(timed)}")
+        if wrong:
+            raise Corrupted("; ".join(wrong))
+        self.pins.check()
+
+    @property
+    def pinned(self) -> int:
+        """Blocks that a pin alone holds."""
+        return len(self._labels)
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _let_go(self, labels: Iterable[Label]) -> None:
+        """Put what a pin held onto the shelves."""
+        for label in labels:
+            block = self._pinned.get(label)
+            if block is not None:
+                self._unpin(block)
+                self.add(block)
+
+    def _pin(self, block: Block, account: Account) -> None:
+        assert block.key is not None, f"{block} holds no text to pin"
+        label = (block.group, block.key)
+        self._pinned[label] = block
+        self._labels[block.id] = label
+        account.pinned += 1
+        self.shares.touch(account)
+
+    def _unpin(self, block: Block) -> None:
+        del self._pinned[self._labels.pop(block.id)]
+        account = block.account or self.shares.default
+        account.pinned -= 1
+        self.shares.touch(account)
+
+    def _shelf(self, account: Account, priority: int) -> Shelf:
+        bit = 1 << (priority - EXPIRED)
+        shelves = self._shelves[account.number]
+        shelf = shelves.get(bit)
+        if shelf is None:
+            shelf = shelves[bit] = Shelf(account, bit, self._make())
+        return shelf
+
+    def _put(self, block: Block, shelf: Shelf) -> None:
+        shelf.bag.add(block)
+        account = shelf.account
+        block.shelf = shelf
+        shelf.count += 1
+        self._size += 1
+        account.cached += 1
+        if shelf.count == 1:
+            self._classes[account.number] |= shelf.bit
+        if self._several:
+            self.shares.grown(account)
+
+    def _note_loss(self, block: Block, shelf: Shelf) -> None:
+        account = shelf.account
+        block.shelf = None
+        shelf.count -= 1
+        self._size -= 1
+        account.cached -= 1
+        if not shelf.count:
+            self._classes[account.number] &= ~shelf.bit
+        if self._several:
+            self.shares.touch(account)
+        if self._timed and self._timed.pop(block.id, None) is not None:
+            self._timers.cancel(block.id)

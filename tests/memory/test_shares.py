@@ -1,0 +1,190 @@
+"""What each tenant has of a pool: its guarantee, its maximum, and who gives up a block."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.build import EVICTION_POLICIES
+from octavo.contract.retention import Retention, TenantShare
+from octavo.errors import RequestError
+from octavo.memory.shares import Shares
+from octavo.memory.shelves import Shelves
+from octavo.testing.conformance import check_eviction_policy
+from octavo.testing.desk import Desk
+
+BLOCK = 4
+NAMES = {"a": 100, "b": 400, "default": 700}
+
+
+def desk_of(blocks, *shares, **options):
+    return Desk.paged(blocks, tenants=[TenantShare(*share) for share in shares], **options)
+
+
+def serve(desk, tenant, *numbers, **options):
+    """Serve requests of one tenant, over a text of one block and a question each."""
+    for number in numbers:
+        tokens = [NAMES[tenant] + number] * BLOCK
+        desk.release(desk.written([*tokens, 0], tenant=tenant, salt=tenant, **options))
+
+
+def cached(desk):
+    """Blocks of each tenant."""
+    return {name: count for name, count in desk.cache.usage().tenant_blocks if count}
+
+
+def fits(desk, tenant, blocks):
+    """Say whether a new text of so many blocks would be admitted."""
+    seq = desk.waiting(range(5000, 5000 + blocks * BLOCK - 1), tenant=tenant)
+    return desk.cache.shortage(seq, desk.cache.lookup(seq)) == 0
+
+
+@pytest.mark.parametrize("name", EVICTION_POLICIES)
+def test_the_layered_form_of_every_policy_keeps_the_promises_of_one(name):
+    check_eviction_policy(lambda: Shelves(EVICTION_POLICIES[name], Shares(1000)))
+
+
+def test_without_shares_all_blocks_are_one_tenants():
+    desk = Desk.paged(10)
+    serve(desk, "default", 1, 2, 3)
+
+    assert cached(desk) == {"default": 3}
+
+
+def test_blocks_within_a_guarantee_are_not_evicted_for_others():
+    desk = desk_of(10, ("a", 0.4), ("b",))
+    serve(desk, "a", 1, 2, 3, 4)
+
+    serve(desk, "b", *range(50))
+
+    assert cached(desk)["a"] == 4
+
+
+def test_blocks_above_a_guarantee_go_first():
+    desk = desk_of(10, ("a", 0.4), ("b", 0.3))
+    serve(desk, "b", 1, 2, 3)
+    serve(desk, "a", 1, 2, 3, 4, 5, 6)
+
+    desk.running(range(11))
+
+    assert (cached(desk)["a"], cached(desk)["b"]) == (4, 3)
+
+
+def test_without_guarantees_the_one_with_most_gives_up_first():
+    desk = desk_of(12, ("a",), ("b",))
+    serve(desk, "b", 1, 2, 3)
+    serve(desk, "a", 1, 2, 3, 4, 5, 6, 7, 8)
+
+    serve(desk, "b", 4, 5)
+
+    assert cached(desk) == {"a": 6, "b": 5}
+
+
+def test_a_high_priority_of_one_tenant_displaces_nothing_of_anothers_guarantee():
+    desk = desk_of(10, ("a", 0.4), ("b",))
+    serve(desk, "a", 1, 2, 3, 4, retention=(Retention(priority=0),))
+
+    serve(desk, "b", *range(50), retention=(Retention(priority=100),))
+
+    assert cached(desk)["a"] == 4
+
+
+def test_a_tenant_at_its_maximum_evicts_its_own_though_blocks_are_free():
+    desk = desk_of(20, ("a", 0.0, 0.25))
+
+    serve(desk, "a", *range(30))
+
+    assert cached(desk) == {"a": 4}
+    assert desk.tiers[0].pool.available == 20
+
+
+def test_a_tenant_never_has_more_than_its_maximum():
+    desk = desk_of(20, ("a", 0.0, 0.5))
+    desk.running([NAMES["a"]] * (7 * BLOCK - 1), tenant="a")
+
+    assert fits(desk, "a", 3)
+    assert not fits(desk, "a", 4)
+    assert fits(desk, "default", 13)
+
+
+def test_a_text_that_its_tenant_can_never_hold_is_refused():
+    desk = desk_of(20, ("a", 0.0, 0.5))
+
+    with pytest.raises(RequestError, match=r"does not fit into the 10 of 20 blocks .* tenant 'a'"):
+        desk.waiting(range(10 * BLOCK), tenant="a")
+
+
+def test_a_text_grows_as_far_as_its_tenant_can_count_on():
+    desk = desk_of(20, ("a", 0.3, 0.5), ("b", 0.3))
+
+    limits = [desk.waiting([1], tenant=name, output=500).limit for name in ("a", "b", "default")]
+
+    assert limits == [10 * BLOCK, 14 * BLOCK, 8 * BLOCK]
+
+
+def test_beams_are_bounded_by_their_tenants_maximum():
+    desk = desk_of(20, ("a", 0.0, 0.5))
+
+    assert desk.cache.limit(8, 100, 100, 2, "a") == 24
+
+
+def test_an_unknown_tenant_is_told_who_there_is():
+    with pytest.raises(RequestError, match="tenant 'c' is not one of default, a"):
+        desk_of(20, ("a",)).waiting([1], tenant="c")
+
+
+def test_a_free_block_that_is_promised_is_not_turned_into_a_guarantee():
+    desk = desk_of(15, ("a", 0.6), ("b",))
+    serve(desk, "a", 1, 2, 3, 4, 5)
+    desk.running(range(3 * BLOCK - 1))
+    slow = desk.waiting([NAMES["b"]] * (6 * BLOCK - 1), tenant="b")
+    assert desk.admit(slow, upto=1)
+
+    desk.running([NAMES["a"] + 9] * (4 * BLOCK - 1), tenant="a")
+
+    assert desk.cache.extend(slow, slow.length, desk.step)
+    desk.cache.check()
+
+
+def test_a_block_stays_its_first_writers_though_others_share_it():
+    desk = desk_of(10, ("a",), ("b",))
+    text = [1] * (3 * BLOCK)
+    desk.release(desk.written([*text, 0], tenant="a"))
+
+    seq = desk.written([*text, 0], tenant="b")
+
+    assert seq.cached_tokens == 3 * BLOCK
+    assert cached(desk) == {"a": 3, "b": 1}
+
+
+def test_whom_a_release_helps():
+    desk = desk_of(20, ("a", 0.5, 0.5), ("b",))
+    own = desk.running([1] * 39, tenant="a")
+    other = desk.running([2] * 7, tenant="b")
+
+    waiting = [desk.waiting([3] * 7, tenant=name) for name in ("a", "b", "default")]
+
+    assert [desk.cache.serves(own, seq) for seq in waiting] == [True, False, False]
+    assert [desk.cache.serves(other, seq) for seq in waiting] == [False, True, True]
+
+
+def test_relief_counts_what_the_waiting_one_may_have():
+    desk = desk_of(10, ("a", 0.0, 0.5), ("b",))
+    mine = desk.running([1] * 7, tenant="a")
+    other = desk.running([2] * 31, tenant="b")
+    seq = desk.waiting([3] * 15, tenant="a")
+    hit = desk.cache.lookup(seq)
+
+    assert desk.cache.shortage(seq, hit) == 4
+    assert list(desk.cache.relief(seq, hit, [other])) == [3]
+    assert list(desk.cache.relief(seq, hit, [other, mine])) == [3, 2]
+
+
+def test_the_same_calls_give_the_same_victims_whatever_the_tenants():
+    def evictions():
+        desk = desk_of(12, ("a", 0.2), ("b", 0.1, 0.6))
+        for round_ in range(20):
+            for name in NAMES:
+                serve(desk, name, round_ % 7, round_ % 3, round_)
+        return cached(desk), [block.key for block in desk.tiers[0].pool.blocks]
+
+    assert evictions() == evictions()
