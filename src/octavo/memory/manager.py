@@ -91,6 +91,13 @@ class KVCacheManager:
             hit = self._prefixes.find(seq, late)
         return hit._replace(arriving=self._first_load(hit, self._transfers.awaited) is not None)
 
+    def known(self, seq: Sequence, guess: int) -> int:
+        """Leading tokens of a text in memory, as far as is seen quickly from a guess.
+
+        Gives the sequence the keys of its text. Changes no block.
+        """
+        return self._prefixes.probe(seq, guess)
+
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before what is promised at admission fits; 0: it fits."""
         return self._admission.shortage(seq, hit, alone=not self._tables)
@@ -195,6 +202,8 @@ class KVCacheManager:
         if start % self._groups.align or table.held_tokens(self._sizes) != start:
             return 0
         hit = self._prefixes.find(seq, seq.reusable, start, tiers=1)
+        if hit.tokens > start and not self._admission.may_adopt(table, hit):
+            return 0
         if hit.tokens > start:
             self._retentions.reuse(table, hit)
             for run in hit.runs:

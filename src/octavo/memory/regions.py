@@ -83,6 +83,10 @@ class RegionCache:
         """Nothing is ever found."""
         return Hit(0, ([],), (0,))
 
+    def known(self, seq: Sequence, guess: int) -> int:
+        """Nothing is ever known, and there are no keys."""
+        return 0
+
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before the region fits; 0: it fits."""
         count = self._blocks(self._promise(seq))
