@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from octavo.memory.eviction import EvictionPolicy
     from octavo.memory.reservation import Reservation
     from octavo.sched.cache import Cache
+    from octavo.sched.order import Order
     from octavo.text.tokenizer import Tokenizer
 
 Report = Callable[[str], None]
@@ -107,6 +108,21 @@ def eviction_policy(
     name, parameters = read_setting(what, write_setting(what, setting))
     row = named(what, name, EVICTION_POLICIES, group="octavo.eviction")
     make = with_parameters(what, name, row, parameters)
+    try:
+        make()
+    except ConfigError as error:
+        raise ConfigError(f"{what} {name}: {error}") from None
+    return make
+
+
+def scheduling_policy(setting: str | Mapping[str, str | int | float]) -> Callable[[], Order]:
+    """Return what makes the order of service that a setting names, with its parameters.
+
+    setting: as in `EngineConfig`. Raises ConfigError.
+    """
+    what = "scheduling_policy"
+    name, parameters = read_setting(what, write_setting(what, setting))
+    make = with_parameters(what, name, named(what, name, ORDERS, group="octavo.orders"), parameters)
     try:
         make()
     except ConfigError as error:
@@ -202,7 +218,7 @@ def build_engine(
     steps in flight; None: as the executor is quickest.
     """
     rule = named("reservation", config.reservation, RESERVATIONS, group="octavo.reservations")
-    order = named("scheduling_policy", config.scheduling_policy, ORDERS, group="octavo.orders")
+    order = scheduling_policy(config.scheduling_policy)
     policy = eviction_policy(config.eviction_policy)
     checkpoint = open_model(config, report=report)
     for note in checkpoint.notes:

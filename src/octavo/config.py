@@ -59,8 +59,9 @@ class EngineConfig:
     """Longest text; None: the model's context."""
     reservation: str = "on_demand"
     """How memory is set aside for a request; all but on_demand are baselines."""
-    scheduling_policy: str = "fcfs"
-    """fcfs, priority, or one that a plug-in brings."""
+    scheduling_policy: str | Mapping[str, str | int | float] = "fcfs"
+    """Who runs first: fcfs, priority, longest_prefix, depth_first, or one that a plug-in brings; or
+    a mapping of its name and its parameters. Kept as text, as eviction_policy is."""
     eviction_policy: str | Mapping[str, str | int | float] = "lru"
     """Which cached block is given up first: the name of a policy, ours or a plug-in's, or a mapping
     of its name and its parameters. Kept as text: the name, or the mapping as JSON."""
@@ -108,8 +109,8 @@ class EngineConfig:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a name, or auto, got {value!r}")
-        policy = write_setting("eviction_policy", self.eviction_policy)
-        object.__setattr__(self, "eviction_policy", policy)
+        for name in ("eviction_policy", "scheduling_policy"):
+            object.__setattr__(self, name, write_setting(name, getattr(self, name)))
         object.__setattr__(self, "tenants", write_tenants(self.tenants))
         self._settle_pin_limit()
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):

@@ -60,7 +60,7 @@ class LLM:
         max_num_batched_tokens: int = 2048,
         max_model_len: int | None = None,
         reservation: str = "on_demand",
-        scheduling_policy: str = "fcfs",
+        scheduling_policy: str | Mapping[str, str | int | float] = "fcfs",
         eviction_policy: str | Mapping[str, str | int | float] = "lru",
         partial_blocks: bool = True,
         tenants: Mapping[str, Mapping[str, float]] | str | None = None,

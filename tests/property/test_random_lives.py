@@ -9,6 +9,7 @@ import pytest
 
 from octavo.build import EVICTION_POLICIES
 from octavo.memory.reservation import RESERVATIONS
+from octavo.sched.order import ORDERS
 from octavo.testing.lives import Life
 
 BATCH = 25
@@ -44,6 +45,16 @@ def test_every_life_ends_well_with_every_eviction_policy(name):
             Life(seed, policy=EVICTION_POLICIES[name]).live()
         except Exception as error:
             life = f"Life({seed}, policy=EVICTION_POLICIES[{name!r}]).live()"
+            raise AssertionError(f"{life}: {error!r}") from error
+
+
+@pytest.mark.parametrize("order", sorted(set(ORDERS) - {"fcfs", "priority"}))
+def test_every_life_ends_well_with_every_order(order):
+    for seed in range(8000, 8025):
+        try:
+            Life(seed, tenants=seed % 2 == 0, order=order).live()
+        except Exception as error:
+            life = f"Life({seed}, tenants={seed % 2 == 0}, order={order!r}).live()"
             raise AssertionError(f"{life}: {error!r}") from error
 
 

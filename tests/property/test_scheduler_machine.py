@@ -14,6 +14,7 @@ from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.errors import RequestError
 from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
+from octavo.sched.order import ORDERS
 from octavo.testing.driver import Driver, capacity, make_regions, make_request
 from octavo.testing.fake_runner import FakeRunner
 
@@ -35,7 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.driver = self.make_driver(
             draw,
             depth=draw(st.sampled_from((1, 2))),
-            order=draw(st.sampled_from(("fcfs", "priority"))),
+            order=draw(st.sampled_from(sorted(ORDERS))),
             budget=draw(st.sampled_from((1, 5, 16, 64))),
             max_num_seqs=draw(st.sampled_from((1, 2, 5, 9))),
             random=Random(draw(st.integers(0, 2**32))),

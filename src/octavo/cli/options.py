@@ -48,7 +48,14 @@ MaxSeqs = Annotated[int, Option(help="Sequences that run at once.")]
 StepTokens = Annotated[int, Option(help="Tokens computed in one step.")]
 MaxLength = Annotated[int | None, Option(help="Longest text, in tokens.")]
 Reservation = Annotated[str, Option(help="on_demand, or a baseline: max, pow2, oracle, static.")]
-Scheduling = Annotated[str, Option(help="Who runs first: fcfs, priority, or a plug-in's.")]
+Scheduling = Annotated[
+    str,
+    Option(
+        metavar="NAME|{NAME, …}",
+        help="Who runs first: fcfs, priority, longest_prefix, depth_first or a plug-in's; with "
+        "parameters: '{name: depth_first, max_passed: 50}'.",
+    ),
+]
 Eviction = Annotated[
     str,
     Option(

@@ -115,6 +115,16 @@ class Admission:
             forecast.settle(table.account, table.owed)
             yield forecast.relief()
 
+    def may_adopt(self, table: Table, hit: Hit) -> bool:
+        """Return True if a running sequence can have found blocks without what others are owed.
+
+        Blocks that somebody holds cost nothing; those that are cached it may not be promised.
+        """
+        blocks = [block for run in hit.runs for _, block in run]
+        cached = sum(block.shelf is not None for block in blocks)
+        beyond = cached - min(len(blocks), table.owed)
+        return beyond <= 0 or beyond <= self._shares.room(table.account)
+
     def _account(self, seq: Sequence) -> Account:
         return self._shares.account(seq.request.tenant)
 

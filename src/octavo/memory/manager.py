@@ -98,6 +98,13 @@ class KVCacheManager:
         """Say why no more was found of a sequence that has not been admitted; None: all was."""
         return self._misses.explain(seq, hit)
 
+    def known(self, seq: Sequence, guess: int) -> int:
+        """Leading tokens of a text in memory, as far as is seen quickly from a guess.
+
+        Gives the sequence the keys of its text. Changes no block.
+        """
+        return self._prefixes.probe(seq, guess)
+
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before what is promised at admission fits; 0: it fits."""
         return self._admission.shortage(seq, hit, alone=not self._tables)
@@ -212,7 +219,7 @@ class KVCacheManager:
             return 0
         whole = start // self._groups.align * self._groups.align
         hit = self._prefixes.find(seq, seq.reusable, whole, tiers=1)
-        if hit.tokens <= start:
+        if hit.tokens <= start or not self._admission.may_adopt(table, hit):
             return 0
         self._retentions.reuse(table, hit)
         for run in hit.runs:

@@ -63,6 +63,10 @@ class PrefixFinder:
     def __init__(self, groups: Groups, tiers: tuple[Tier, ...]) -> None:
         self._groups = groups
         self._tiers = tiers
+        whole = (group for group, window in enumerate(groups.windows) if window is None)
+        self._witness = next(whole, 0)
+        """The group that `probe` looks at."""
+        self._places = [tier.keys(self._witness) for tier in tiers]
 
     def find(self, seq: Sequence, upto: int, start: int = 0, *, tiers: int | None = None) -> Hit:
         """Find known blocks from position `start` (aligned) on, at most up to position `upto`.
@@ -122,6 +126,25 @@ class PrefixFinder:
             runs.append(run[first - before :])
             tails.append(chain[whole] if end % size else None)
         return Hit(end, tuple(runs), firsts, tuple(tails))
+
+    def probe(self, seq: Sequence, guess: int) -> int:
+        """Return about how many leading tokens are known, in O(1) if that is `guess` still.
+
+        A block is looked for only at the end of what is known: blocks go tail first. Of a model
+        with windows, one group stands for all.
+        """
+        groups, keys = self._groups, seq.keys
+        if len(keys) < seq.length // groups.unit:
+            extend_keys(seq, groups.unit, seq.length)
+        size = groups.sizes[self._witness]
+        ratio, places = size // groups.unit, self._places
+        end = seq.reusable // size
+        at = min(guess // size, end)
+        while at and not any([keys[at * ratio - 1] in there for there in places]):
+            at -= 1
+        while at < end and any([keys[(at + 1) * ratio - 1] in there for there in places]):
+            at += 1
+        return at * size
 
     def _end_for_windows(self, search: _Search, start: int, best: int) -> int:
         """Return the longest prefix up to `best` whose end every window finds in memory."""

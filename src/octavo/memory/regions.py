@@ -88,6 +88,10 @@ class RegionCache:
         """Nothing is ever looked for, so that nothing is missing."""
         return None
 
+    def known(self, seq: Sequence, guess: int) -> int:
+        """Nothing is ever known, and there are no keys."""
+        return 0
+
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before the region fits; 0: it fits."""
         count = self._blocks(self._promise(seq))

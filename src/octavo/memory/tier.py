@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, KeysView, Mapping
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockId, BlockKey, StepId
@@ -75,6 +75,10 @@ class Tier:
                 break
             found.append(block)
         return found
+
+    def keys(self, group: int) -> KeysView[BlockKey]:
+        """Return a view of the keys that are here: quicker than `find`, and no proof of a text."""
+        return self._index[group].keys()
 
     def publish(self, block: Block, text: Text, *, step: StepId = 0) -> bool:
         """Make a held, full block findable; tentative if a step that writes it is in flight.

@@ -71,6 +71,13 @@ class Cache(Protocol):
         """Say why no more was found of a sequence that has not been admitted; None: all was."""
         ...
 
+    def known(self, seq: Sequence, guess: int) -> int:
+        """Leading tokens of a text in memory, as far as is seen quickly from a guess.
+
+        Gives the sequence the keys of its text.
+        """
+        ...
+
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before the sequence can be admitted."""
         ...

@@ -1,10 +1,14 @@
-"""In which order requests are served: one small class each."""
+"""In which order requests are served: classes, and who is next inside a class."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from octavo.contract.request import Request
+from octavo.sched.depth_first import DepthFirst
+from octavo.sched.longest_prefix import LongestPrefix
+from octavo.sched.turns import Turns
 
 
 class Order(Protocol):
@@ -12,6 +16,14 @@ class Order(Protocol):
 
     def urgency(self, request: Request) -> int:
         """Return the class of a request; a lower one may displace a running higher one."""
+        ...
+
+
+class TakesTurns(Order, Protocol):
+    """An order that says who is next inside a class; without `turns` it is the earlier one."""
+
+    def turns(self) -> Turns:
+        """Return what chooses inside one queue; each tenant has its own."""
         ...
 
 
@@ -31,4 +43,10 @@ class Priority:
         return request.priority
 
 
-ORDERS = {"fcfs": Fcfs, "priority": Priority}
+ORDERS: dict[str, Callable[..., Order]] = {
+    "fcfs": Fcfs,
+    "priority": Priority,
+    "longest_prefix": LongestPrefix,
+    "depth_first": DepthFirst,
+}
+"""Orders by name. Parameters are keyword arguments with defaults."""

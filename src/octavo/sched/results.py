@@ -30,7 +30,7 @@ class Results:
     def take_in(self, batch: Batch, result: StepResult) -> list[Update]:
         """Take in the result of a batch; returns the news, in the order of its slices."""
         if result.moved or result.failed:
-            self._roster.refused.clear()
+            self._roster.reconsider()
         for seq_id, tokens in self._cache.settle(result.moved, result.failed).items():
             self._roster.loaded(self._live(seq_id), tokens)
         if result.error is not None:

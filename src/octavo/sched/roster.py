@@ -19,12 +19,14 @@ class Roster:
     """Sequences by phase, by id and by request; whoever leaves the running gives back blocks."""
 
     def __init__(self, cache: Cache, order: Order, stats: Stats) -> None:
-        self.waiting = Waiting()
+        self.waiting = Waiting(getattr(order, "turns", None), cache.known)
         self.running = Ranked()
         self.loading = Ranked()
         self.refused: dict[SeqId, bool] = {}
         """Waiting sequences that found no room, True: since their tenant is at its maximum.
         Forgotten as soon as something has come back."""
+        self.concluded = -1
+        """`waiting.changes` when nobody who waits found room; -1 once something has come back."""
         self.step: StepId = 0
         """The last step planned; written by the scheduler."""
         self._cache = cache
@@ -36,6 +38,11 @@ class Roster:
         self._ended: list[SeqId] = []
         self._next_seq: SeqId = 0
         self._seen = 0
+
+    def reconsider(self) -> None:
+        """Note that something has come back: who found no room may find some."""
+        self.refused.clear()
+        self.concluded = -1
 
     # ── who is there ──────────────────────────────────────────────────────────────────────
 
@@ -111,6 +118,8 @@ class Roster:
         if seq is not None:
             for one in self.gang(seq):
                 one.paused = paused
+            # Somebody may wait behind one that found no room and no longer stands in the way.
+            self.concluded = -1
 
     # ── and change phase ──────────────────────────────────────────────────────────────────
 
@@ -234,4 +243,4 @@ class Roster:
             # The step being planned counts as in flight: it may copy from these blocks.
             self._cache.release(seq, self.step + 1)
             self._ended.append(seq.id)
-            self.refused.clear()
+            self.reconsider()

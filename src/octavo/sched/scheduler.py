@@ -105,7 +105,7 @@ class Scheduler:
 
     def unpin(self, tenant: str | None = None, name: str | None = None) -> int:
         """Let go of pins, None: of any tenant or name; returns the blocks they held."""
-        self._roster.refused.clear()
+        self._roster.reconsider()
         return self._cache.unpin(tenant, name)
 
     @property
@@ -132,7 +132,7 @@ class Scheduler:
         """
         draft = Draft(self._roster.step + 1, self._limits.max_num_batched_tokens)
         if self._cache.pass_time(now_s):
-            self._roster.refused.clear()
+            self._roster.reconsider()
         self._expire_loads(now_s)
         self._serve_running(draft, now_s)
         if self._stuck(draft):
@@ -258,11 +258,17 @@ class Scheduler:
         """
         roster = self._roster
         active = roster.active
+        if active and roster.concluded == roster.waiting.changes:
+            return
         quota = self._cache.quota(len(roster.waiting), active)
         walk, passed, full = roster.waiting.walk(without=draft.held_up), 0, False
         while passed < self._limits.max_num_seqs and quota and draft.budget:
             seq = walk.next()
-            if seq is None or roster.active + roster.places(seq) > self._limits.max_num_seqs:
+            if seq is None:
+                if not (passed or draft.held_up):
+                    roster.concluded = roster.waiting.changes
+                return
+            if roster.active + roster.places(seq) > self._limits.max_num_seqs:
                 return
             # Who was refused is, until something comes back.
             own = roster.refused.get(seq.id) if active and not seq.paused else None
@@ -329,7 +335,7 @@ class Scheduler:
         upto = hit.tokens if loads else min(known, hit.tokens + draft.budget)
         if not self._cache.admit(seq, hit, upto, draft.step):
             return False
-        self._roster.waiting.remove(seq)
+        self._roster.waiting.admit(seq)
         if loads:
             seq.load_deadline_s = now_s + self._limits.load_timeout_s
             self._roster.load(seq)

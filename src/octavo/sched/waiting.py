@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
+from octavo.contract.ids import SeqId
 from octavo.contract.request import Sequence
 from octavo.sched.ranked import Ranked
+from octavo.sched.turns import Known, Turns
+
+
+class _Queue(Ranked):
+    """One tenant's waiting sequences. turns: who is next inside a class; None: the earlier one."""
+
+    def __init__(self, turns: Turns | None) -> None:
+        super().__init__()
+        self.turns = turns
 
 
 class Waiting:
-    """Waiting sequences by rank, and by tenant. Look-ups are O(log n) and O(tenants)."""
+    """Waiting sequences by rank, and by tenant. Look-ups are O(log n) and O(tenants).
 
-    def __init__(self) -> None:
-        self._queues: dict[str, Ranked] = {}
-        """By tenant; none is empty."""
+    turns: makes what chooses inside a class of one tenant; None: order of arrival. known: tells
+    how much of a text is in memory.
+    """
+
+    def __init__(self, turns: Callable[[], Turns] | None, known: Known) -> None:
+        self._turns = turns
+        self._known = known
+        self._queues: dict[str, _Queue] = {}
+        """By tenant that has had one."""
         self._count = 0
         self.changes = 0
         """Times that a sequence has come or gone."""
@@ -22,60 +38,84 @@ class Waiting:
         """Put a sequence in its place."""
         queue = self._queues.get(seq.request.tenant)
         if queue is None:
-            queue = self._queues[seq.request.tenant] = Ranked()
+            turns = None if self._turns is None else self._turns()
+            queue = self._queues[seq.request.tenant] = _Queue(turns)
         queue.add(seq)
         self._count += 1
         self.changes += 1
+
+    def admit(self, seq: Sequence) -> None:
+        """Take out a sequence whose turn has come."""
+        queue = self._queues[seq.request.tenant]
+        if queue.turns is not None:
+            queue.turns.take(queue, seq)
+        self.remove(seq)
 
     def remove(self, seq: Sequence) -> None:
         """Take a sequence out."""
         queue = self._queues[seq.request.tenant]
         queue.remove(seq)
+        if queue.turns is not None:
+            queue.turns.forget(seq)
         self._count -= 1
         self.changes += 1
-        if not len(queue):
-            del self._queues[seq.request.tenant]
 
     def first(self, without: Container[str] = ()) -> Sequence | None:
         """Return the sequence of the best rank; of tenants in `without` none is taken."""
-        heads = (queue[0] for tenant, queue in self._queues.items() if tenant not in without)
-        return min(heads, key=_rank, default=None)
+        best: Sequence | None = None
+        for tenant, queue in self._queues.items():
+            if len(queue) and tenant not in without:
+                head = queue[0]
+                if best is None or head.rank < best.rank:
+                    best = head
+        return best
 
     def walk(self, without: Container[str] = ()) -> Walk:
         """Return what visits the sequences in order while some of them leave."""
-        return Walk(self._queues, without)
+        open_ = {name: one for name, one in self._queues.items() if name not in without}
+        return Walk(open_, self._known)
 
     def __len__(self) -> int:
         return self._count
 
 
 class Walk:
-    """One way through the waiting sequences, best rank first."""
+    """One way through the waiting sequences: of the tenant whose first has the best rank, its next.
 
-    def __init__(self, queues: dict[str, Ranked], without: Container[str]) -> None:
+    Which of a tenant's is its next, its queue's turns say.
+    """
+
+    def __init__(self, queues: dict[str, _Queue], known: Known) -> None:
         self._queues = queues
-        self._passed = {tenant: 0 for tenant in queues if tenant not in without}
-        """By tenant that is still served: how many of its sequences have been passed over."""
+        self._known = known
+        self._passed: dict[str, dict[SeqId, None]] = {tenant: {} for tenant in queues}
+        """By tenant that is still served: who has been passed over."""
 
     def next(self) -> Sequence | None:
-        """Return the best sequence that is not passed over; None: there is no other."""
+        """Return who is next and has not been passed over; None: there is no other."""
         best: Sequence | None = None
         for tenant, passed in self._passed.items():
-            queue = self._queues.get(tenant)
-            if queue is not None and passed < len(queue):
-                head = queue[passed]
-                if best is None or head.rank < best.rank:
-                    best = head
-        return best
+            head = self._first(self._queues[tenant], passed)
+            if head is not None and (best is None or head.rank < best.rank):
+                best = head
+        if best is None:
+            return None
+        queue = self._queues[best.request.tenant]
+        if queue.turns is None:
+            return best
+        return queue.turns.next(queue, self._passed[best.request.tenant], self._known)
 
     def pass_over(self, seq: Sequence) -> None:
         """Go on behind a sequence that stays where it is."""
-        self._passed[seq.request.tenant] += 1
+        self._passed[seq.request.tenant][seq.id] = None
 
     def skip(self, tenant: str) -> None:
         """Visit no other sequence of a tenant."""
         del self._passed[tenant]
 
-
-def _rank(seq: Sequence) -> tuple[int, ...]:
-    return seq.rank
+    @staticmethod
+    def _first(queue: _Queue, passed: dict[SeqId, None]) -> Sequence | None:
+        if queue.turns is None:
+            # They have been visited in order.
+            return queue[len(passed)] if len(passed) < len(queue) else None
+        return next((seq for seq in queue if seq.id not in passed), None)

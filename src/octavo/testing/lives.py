@@ -38,8 +38,9 @@ class Life:
         rule: str = "on_demand",
         policy: Callable[[], EvictionPolicy] = Lru,
         tenants: bool = False,
+        order: str | None = None,
     ) -> None:
-        """tenants: some of them have shares, and requests pin and keep."""
+        """tenants: some of them have shares, and requests pin and keep. order: None: drawn."""
         self.tenants = [DEFAULT_TENANT]
         self.retains = tenants
         self.random = Random(seed)
@@ -52,7 +53,8 @@ class Life:
         self.count = 0
         """Requests made so far, refused ones too."""
         self.dropped: set[str] = set()
-        depth, order = draw.choice((1, 2, 2)), draw.choice(("fcfs", "priority"))
+        depth, drawn = draw.choice((1, 2, 2)), draw.choice(("fcfs", "priority"))
+        order = order or drawn
         limits = (draw.choice((1, 2, 5, 9)), draw.choice((1, 4, 9, 16, 64)))
         if rule == "on_demand":
             self.driver = Driver.paged(
