@@ -36,7 +36,7 @@ def llm(tiny_gguf):
 def press(llm):
     """Fill the memory with other texts."""
     size = llm.built.num_blocks * 16
-    others = ([3 + i] + [9] * 199 for i in range(1 + size // 200))
+    others = ([4 + i] + [9] * 199 for i in range(1 + size // 200))
     llm.generate([{"prompt_token_ids": ids} for ids in others], GREEDY)
 
 
