@@ -14,9 +14,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self._open: dict[StepId, list[tuple[list[Block], SeqId]]] = {}
+        self._closed: StepId = 0
 
     def note(self, step: StepId, blocks: list[Block], writer: SeqId) -> None:
         """Remember blocks that `step` writes for `writer`."""
+        assert step > self._closed, f"step {step} has ended: it publishes nothing"
         self._open.setdefault(step, []).append((blocks, writer))
 
     def close(self, step: StepId) -> list[Block]:
@@ -24,6 +26,7 @@ class Ledger:
 
         A block that lost its text since (evicted, then written by a later step) is left out.
         """
+        self._closed = step
         entries = self._open.pop(step, [])
         # Evicted and published once more within one step, a block stands here twice.
         blocks = dict.fromkeys(

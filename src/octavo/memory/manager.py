@@ -16,15 +16,15 @@ from octavo.memory.admission import Admission, Standing
 from octavo.memory.allocator import Allocator
 from octavo.memory.groups import Groups
 from octavo.memory.kept import kept_at
-from octavo.memory.keys import extend_keys
 from octavo.memory.ledger import Ledger
 from octavo.memory.misses import MissFinder
 from octavo.memory.placement import DeviceOnly, PlacementPolicy
-from octavo.memory.prefix import Hit, PrefixFinder, run_texts
+from octavo.memory.prefix import Hit, PrefixFinder
 from octavo.memory.retentions import Retentions
 from octavo.memory.table import Table
 from octavo.memory.tier import Tier
 from octavo.memory.transfers import Transfers
+from octavo.memory.writer import Writer
 
 
 class KVCacheManager:
@@ -58,6 +58,7 @@ class KVCacheManager:
         self._shares = self._pool.shares
         self._admission = Admission(groups, self._pool, self._promises)
         self._retentions = Retentions(groups, self._pool.shelves)
+        self._writer = Writer(groups, self._device, self._ledger, self._retentions)
 
     # ── before admission ──────────────────────────────────────────────────────────────────
 
@@ -169,7 +170,7 @@ class KVCacheManager:
         self._promises.make(table, seq)
         done = self._allocator.grow((table, hit.tokens, upto))
         assert done, f"sequence {seq.id} was admitted without room for {upto} tokens"
-        self._write(seq, table, hit.tokens, upto, step)
+        self._writer.write(seq, table, hit.tokens, upto, step)
         return True
 
     def loading(self, seq: Sequence) -> bool:
@@ -186,7 +187,7 @@ class KVCacheManager:
         changes = upto > table.room or table.forked or start >= table.frees_at
         if changes and not self._allocator.grow((table, start, upto)):
             return False
-        self._write(seq, table, start, upto, step)
+        self._writer.write(seq, table, start, upto, step)
         return True
 
     def extend_all(self, seqs: Iterable[Sequence], step: StepId) -> bool:
@@ -198,7 +199,7 @@ class KVCacheManager:
         if not self._allocator.grow(*((table, seq.scheduled, seq.length) for seq, table in parts)):
             return False
         for seq, table in parts:
-            self._write(seq, table, seq.scheduled, seq.length, step)
+            self._writer.write(seq, table, seq.scheduled, seq.length, step)
         return True
 
     def open(self, seq: Sequence) -> None:
@@ -250,10 +251,7 @@ class KVCacheManager:
 
     def seal(self, seq: Sequence) -> None:
         """Publish blocks whose last token has become known after they were planned."""
-        table = self._tables[seq.id]
-        known = min(seq.scheduled, seq.length)
-        if known - table.sealed >= self._groups.unit:
-            self._seal(seq, table, known, table.last_step)
+        self._writer.seal(seq, self._tables[seq.id])
 
     def release(self, seq: Sequence, last_step: StepId) -> None:
         """Let go of all blocks, tail first. Without a table: no effect.
@@ -369,36 +367,6 @@ class KVCacheManager:
                 self._pool.fill(target, size)
                 table.append(group, [target])
                 self._transfers.load(seq.id, source, tier, target, index * size)
-
-    def _write(self, seq: Sequence, table: Table, start: int, upto: int, step: StepId) -> None:
-        """Note that `step` writes positions start … upto - 1, and publish what becomes full."""
-        if upto == start:
-            return
-        for group, size in enumerate(self._sizes):
-            ids, end = table.ids[group], upto // size
-            if start // size < end:
-                self._pool.fill_whole(ids[start // size : end], size)
-            if upto % size:
-                self._pool.fill(ids[end], upto % size)
-        table.last_step = step
-        known = min(upto, len(seq.tokens))
-        if known - table.sealed >= self._groups.unit:
-            self._seal(seq, table, known, step)
-
-    def _seal(self, seq: Sequence, table: Table, known: int, step: StepId) -> None:
-        assert step > self._allocator.collected, f"step {step} has ended: it publishes nothing"
-        groups = self._groups
-        extend_keys(seq, groups.unit, known)
-        for group, size in enumerate(self._sizes):
-            first, end = max(table.sealed // size, table.first[group]), known // size
-            if first < end:
-                blocks = [self._pool.blocks[i] for i in table.ids[group][first:end]]
-                texts = run_texts(groups, seq, group, first, end)
-                published = self._device.publish_run(group, blocks, texts, step)
-                if published:
-                    self._retentions.keep(table, published)
-                    self._ledger.note(step, published, seq.id)
-        table.sealed = known // groups.align * groups.align
 
     def _truncate(self, seq: SeqId, tokens: int) -> int:
         """Shorten a loading sequence's table to whole blocks within its first `tokens` tokens.
