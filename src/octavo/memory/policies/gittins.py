@@ -8,13 +8,16 @@ from typing import NamedTuple
 from octavo.memory.block import Block
 from octavo.memory.policies.cells import Cells
 from octavo.memory.policies.checks import above_zero, at_least
-from octavo.memory.policies.hazard import AGES, Hazard, begins
+from octavo.memory.policies.followed import AGES, age_class, begins
+from octavo.memory.policies.hazard import Hazard
 from octavo.memory.policies.releases import Origin, Release, Releases
+from octavo.memory.policies.trust import Trust
 
 _MOST = 4
 """Uses and turns from which on they are not told apart."""
 _LENGTHS = (2_048, 8_192, 24_576, 65_536)
 """Lengths of texts in tokens that are told apart; the last stands for all longer ones."""
+_MOST_EVIDENCE = 3
 _SWEEP = 256
 """Accesses after which blocks are looked at for their age."""
 
@@ -27,19 +30,23 @@ class Kind(NamedTuple):
     origin: Origin
     length_tokens: int
     partial: bool
+    evidence: int
+    """For or against another use, as far as hints are believed; in octaves."""
 
 
 class Gittins:
     """Evict where the expected hits by the time in memory are least, as learned from all before.
 
     A block's class is its uses and its text's turn (1, 2, 3, 4 or more each), how the text began
-    (`Origin`), its length, and whether the block is partial. The hazard of a use over age is
-    learned online for all texts together, with a ratio for each class.
+    (`Origin`), its length, whether the block is partial, and what callers said of it, as far as
+    they are believed (`Trust`). The hazard of a use over age is learned online for all texts of
+    which the same was said, with a ratio for each class.
 
     remember: texts whose uses are kept, and accesses for which texts are followed, for each
     cached block; eviction ends neither. sample: one text of so many is followed. learn_every:
     accesses after which what was learned is used. prior: hits credited to each class, so that a
-    new one behaves as the average. `add` and `remove` cost O(1), `pop` O(1) amortised, on top of
+    new one behaves as the average. forget: accesses, for each cached block, after which what was
+    learned counts for half. `add` and `remove` cost O(1), `pop` O(1) amortised, on top of
     the constant number of classes and ages. Ties: tail first.
     Sources: Gittins 1979, "Bandit processes and dynamic allocation indices"; Beckmann et al. 2018,
     "LHD: improving cache hit rate by maximizing hit density".
@@ -50,16 +57,19 @@ class Gittins:
         *,
         remember: float = 8.0,
         sample: int = 8,
-        learn_every: int = 8192,
+        learn_every: int = 2048,
         prior: float = 8.0,
+        forget: float = 8.0,
     ) -> None:
         at_least(0, remember=remember)
         at_least(1, sample=sample, learn_every=learn_every)
-        above_zero(prior=prior)
+        above_zero(prior=prior, forget=forget)
         self._remember = remember
+        self._forget = forget
         self._learn_every = learn_every
         self._worth: Callable[[int], float] | None = None
         self._releases = Releases(remember, self._place)
+        self._trust = Trust(remember)
         self._hazard = Hazard(sample, prior)
         self._kinds: dict[Kind, int] = {}
         self._cells = Cells()
@@ -103,17 +113,24 @@ class Gittins:
             self._capacity = cached
             self._releases.fit(cached)
         length = next((most for most in _LENGTHS if release.length_tokens <= most), _LENGTHS[-1])
-        turn = min(release.turn, _MOST)
+        said = self._trust.weigh(release, self._now, self._capacity)
         best: int | None = None
         if release.partial:
-            kind = Kind(min(release.uses[0], _MOST), turn, release.origin, length, partial=True)
+            kind = self._kind(release, 0, length, said, partial=True)
             self._fill(release, 0, 1, kind, None)
-        for start, end in release.stretches():
-            uses = min(release.uses[start], _MOST)
-            kind = Kind(uses, turn, release.origin, length, partial=False)
+        for start, end in release.stretches(said):
+            kind = self._kind(release, start, length, said, partial=False)
             best = self._fill(release, start, end, kind, best)
         if self._now >= self._next_sweep:
             self._grow_older()
+
+    def _kind(
+        self, release: Release, number: int, length: int, said: list[float] | None, *, partial: bool
+    ) -> Kind:
+        uses, turn = min(release.uses[number], _MOST), min(release.turn, _MOST)
+        evidence = round(said[number]) if said else 0
+        evidence = max(-_MOST_EVIDENCE, min(_MOST_EVIDENCE, evidence))
+        return Kind(uses, turn, release.origin, length, partial, evidence)
 
     def _fill(self, release: Release, start: int, end: int, kind: Kind, best: int | None) -> int:
         """Put a stretch of a release into the cell of its class; returns the class that counts.
@@ -124,11 +141,12 @@ class Gittins:
         number = self._kinds.get(kind)
         if number is None:
             number = self._kinds[kind] = len(self._kinds)
-            self._hazard.classes(len(self._kinds))
+            self._hazard.add_class(kind.evidence)
             self._arrange()
         self._hazard.note(release.texts[start:end], number, self._now + 1)
         self._now += end - start
-        if best is None or self._values[best * AGES] < self._values[number * AGES]:
+        age = age_class(self._capacity)
+        if best is None or self._values[best * AGES + age] < self._values[number * AGES + age]:
             best = number
         self._cells.add(release.blocks[start:end], best * AGES, self._now)
         return best
@@ -146,6 +164,7 @@ class Gittins:
                     cells.move(number, number + 1)
         if now >= self._next_lesson:
             self._next_lesson = now + self._learn_every
+            self._hazard.fade(0.5 ** (self._learn_every / (self._forget * self._capacity)))
             self._arrange()
 
     def _arrange(self) -> None:
