@@ -6,7 +6,7 @@ import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from octavo.cli import bench as options
 from octavo.cli.flags import Argument, Option
@@ -16,6 +16,7 @@ from octavo.machine import available_cores
 
 if TYPE_CHECKING:
     from octavo.memory.eviction import EvictionPolicy
+    from octavo.replay.oracle import About, Oracle
     from octavo.replay.sweep import Sweep
     from octavo.replay.trace import Trace
 
@@ -42,9 +43,21 @@ Warm = Annotated[
     bool,
     Option("--warm", help="Count the second half of the time only; the first fills the cache."),
 ]
+Seed = Annotated[int, Option(help="Of what is drawn at random.")]
+HintError = Annotated[
+    float | None,
+    Option(help="Say what will be used again, wrong with this probability; default: no hints."),
+]
+HintAbout = Annotated[
+    str, Option(help="What a hint is about: request, its prefix, or each block by itself.")
+]
+Draws = Annotated[
+    int, Option("--bootstrap", help="Draws for intervals of what is gained on lru; 0: none.")
+]
 Jobs = Annotated[int | None, Option(help="Processes; default: one per core of this process.")]
 
 _MOST_JOBS = 1024
+_MOST_DRAWS = 100_000
 
 
 def replay(
@@ -54,6 +67,10 @@ def replay(
     block_size: BlockSize = None,
     mode: Mode = "index",
     warm: Warm = False,
+    hint_error: HintError = None,
+    hint_about: HintAbout = "request",
+    seed: Seed = 0,
+    bootstrap: Draws = 0,
     jobs: Jobs = None,
     plot: options.Plot = None,
     json: options.Json = False,
@@ -69,6 +86,7 @@ def replay(
     _check_mode(mode)
     shares = _shares(capacity_share)
     processes = _jobs(jobs)
+    oracle = _oracle(hint_error, hint_about, seed)
     names = list(dict.fromkeys(policy or ["lru"]))
     candidates = [Candidate(name, _Named(name)) for name in names]
     for one in candidates:
@@ -85,6 +103,8 @@ def replay(
             candidates,
             sizes,
             judged_from_s=recorded.middle_s if warm else -math.inf,
+            oracle=oracle,
+            bootstrap=_draws(bootstrap, names),
             jobs=processes,
             advance=advance,
         )
@@ -93,6 +113,8 @@ def replay(
     if json:
         settings: dict[str, object] = {"mode": mode, "policy": names, "capacity_share": shares}
         settings |= {"block_size": recorded.block_size, "warm": warm}
+        settings |= {"bootstrap": bootstrap}
+        settings |= {"hint_error": hint_error, "hint_about": oracle and hint_about, "seed": seed}
         settings |= {"python": platform.python_version()}
         print_json("octavo.replay/1", settings, _payload(found, recorded))
     else:
@@ -119,6 +141,24 @@ def _check_mode(mode: str) -> None:
         raise ConfigError("--mode engine does not exist yet: leave it out, or give --mode index")
     if mode != "index":
         raise ConfigError(f"--mode {mode!r} is not one of index")
+
+
+def _draws(count: int, policies: list[str]) -> int:
+    if not 0 <= count <= _MOST_DRAWS:
+        raise ConfigError(f"--bootstrap must be from 0 to {_MOST_DRAWS}, got {count}")
+    if count and "lru" not in policies:
+        raise ConfigError("--bootstrap compares with lru: give --policy lru too")
+    return count
+
+
+def _oracle(error: float | None, about: str, seed: int) -> Oracle | None:
+    from octavo.replay.oracle import Oracle
+
+    try:
+        checked = Oracle(0.0 if error is None else error, cast("About", about), seed)
+    except ConfigError as reason:
+        raise ConfigError(f"--hint-error, --hint-about: {reason}") from None
+    return None if error is None else checked
 
 
 def _shares(text: str) -> list[float]:

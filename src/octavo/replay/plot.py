@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from octavo.replay.sweep import ReplayRow, Sweep
+from octavo.replay.sweep import BASELINE, ReplayRow, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,13 @@ def draw_hit_rates(figure: Figure, found: Sweep, title: str) -> None:
     axes = figure.subplots()
     for policy in dict.fromkeys(row.policy for row in found.rows):
         own = _ordered([row for row in found.rows if row.policy == policy])
-        axes.plot(*_points(own), marker="o", markersize=3, linewidth=1.4, label=policy)
+        (line,) = axes.plot(*_points(own), marker="o", markersize=3, linewidth=1.4, label=policy)
+        sure = [row for row in own if row.gain_interval is not None]
+        if sure:
+            axes.errorbar(
+                *_points(sure), yerr=_errors(sure, found.rows), fmt="none", capsize=2,
+                linewidth=1, color=line.get_color(),
+            )  # fmt: skip
     best = _ordered(found.optimum)
     axes.plot(
         *_points(best), marker="s", markersize=3, linewidth=1, linestyle="--", color=_BOUND,
@@ -40,6 +46,19 @@ def draw_hit_rates(figure: Figure, found: Sweep, title: str) -> None:
 
 def _ordered(rows: list[ReplayRow]) -> list[ReplayRow]:
     return sorted(rows, key=lambda row: row.capacity_share)
+
+
+def _errors(rows: list[ReplayRow], all_rows: list[ReplayRow]) -> list[list[float]]:
+    """Return how far below and above each point the limits of its gain on the baseline lie."""
+    base = {row.capacity_blocks: row.hit_rate for row in all_rows if row.policy == BASELINE}
+    below: list[float] = []
+    above: list[float] = []
+    for row in rows:
+        assert row.gain_interval is not None
+        low, high = (base[row.capacity_blocks] + limit for limit in row.gain_interval)
+        below.append(max(0.0, 100 * (row.hit_rate - low)))
+        above.append(max(0.0, 100 * (high - row.hit_rate)))
+    return [below, above]
 
 
 def _points(rows: list[ReplayRow]) -> tuple[list[float], list[float]]:

@@ -17,8 +17,10 @@ import msgspec
 
 from octavo.errors import ConfigError
 from octavo.memory.eviction import EvictionPolicy
+from octavo.replay.bootstrap import Bootstrap
 from octavo.replay.bounds import endless, optimum
 from octavo.replay.index import replay_index
+from octavo.replay.oracle import Oracle
 from octavo.replay.tally import Tally
 from octavo.replay.trace import Trace
 
@@ -71,6 +73,9 @@ class ReplayRow(msgspec.Struct, frozen=True):
     """None: a bound."""
     gap_closed: float | None = None
     """(this - LRU) / (optimum - LRU), in block references; None where there is no gap."""
+    gain_interval: tuple[float, float] | None = None
+    """Limits of this - LRU, in hit rate, for 95 % of the draws of a bootstrap."""
+    gap_closed_interval: tuple[float, float] | None = None
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -102,16 +107,21 @@ def sweep(
     sizes: list[Capacity],
     *,
     judged_from_s: float = -math.inf,
+    oracle: Oracle | None = None,
+    bootstrap: int = 0,
     jobs: int = 1,
     advance: Advance | None = None,
 ) -> Sweep:
     """Replay a trace with every policy at every capacity in index mode, and work out the bounds.
 
-    judged_from_s: requests before it warm the caches and do not count. jobs: processes; 1: this
-    one. advance: told of `work(…)` requests in all. The result does not depend on `jobs`.
+    judged_from_s: requests before it warm the caches and do not count. oracle: says what is to
+    come; None: no hints. bootstrap: draws for the intervals of what is gained on LRU; 0: none.
+    jobs: processes; 1: this one. advance: told of `work(…)` requests in all.
+    The result does not depend on `jobs`.
     """
-    tasks = [_Task(None, size, judged_from_s) for size in sizes]
-    tasks += [_Task(one, size, judged_from_s) for one in candidates for size in sizes]
+    tasks = [
+        _Task(one, size, judged_from_s, oracle) for one in (None, *candidates) for size in sizes
+    ]
     jobs = min(jobs, len(tasks))
     run = _run_here if jobs == 1 else _run_beside
     tallies = [Tally()] * len(tasks)
@@ -125,7 +135,10 @@ def sweep(
     whole = Capacity(1.0, trace.working_set)
     seen = _row(ENDLESS, whole, endless(trace, judged_from_s=judged_from_s))
     best = [_bound(row) for row in best]
-    return Sweep(_with_gaps(own, best), best, _bound(seen))
+    filled = _with_gaps(own, best)
+    if bootstrap:
+        filled = _with_intervals(filled, tallies, len(sizes), bootstrap)
+    return Sweep(filled, best, _bound(seen))
 
 
 def work(trace: Trace, candidates: int, sizes: int) -> int:
@@ -141,14 +154,19 @@ class _Task:
     """None: the optimum."""
     size: Capacity
     judged_from_s: float
+    oracle: Oracle | None
 
     def run(self, trace: Trace, advance: Advance | None = None) -> Tally:
         blocks, judged_from_s = self.size.blocks, self.judged_from_s
         if self.candidate is not None:
-            policy = self.candidate.make()
             return replay_index(
-                trace, policy, blocks, judged_from_s=judged_from_s, advance=advance
-            )  # fmt: skip
+                trace,
+                self.candidate.make(),
+                blocks,
+                judged_from_s=judged_from_s,
+                hints=None if self.oracle is None else self.oracle.hints(trace),
+                advance=advance,
+            )
         tally = optimum(trace, blocks, judged_from_s=judged_from_s)
         if advance is not None:
             advance(len(trace.requests))
@@ -228,4 +246,28 @@ def _with_gaps(rows: list[ReplayRow], best: list[ReplayRow]) -> list[ReplayRow]:
         gap = 0 if low is None else most[row.capacity_blocks] - low
         closed = (row.hits - low) / gap if low is not None and gap > 0 else None
         filled.append(msgspec.structs.replace(row, gap_closed=closed))
+    return filled
+
+
+def _with_intervals(
+    rows: list[ReplayRow], tallies: list[Tally], sizes: int, draws: int
+) -> list[ReplayRow]:
+    """Fill in how sure each gain is. tallies: those of the optimum at each size, then the rows'."""
+    own = tallies[sizes:]
+    baselines = {
+        row.capacity_blocks: tally
+        for row, tally in zip(rows, own, strict=True)
+        if row.policy == BASELINE
+    }
+    draw = Bootstrap(rows[0].requests, draws)
+    filled: list[ReplayRow] = []
+    for number, (row, tally) in enumerate(zip(rows, own, strict=True)):
+        baseline = baselines.get(row.capacity_blocks)
+        if baseline is not None and row.policy != BASELINE:
+            found = draw.compare(tally, baseline, tallies[number % sizes])
+            if found is not None:
+                row = msgspec.structs.replace(
+                    row, gain_interval=found.gain, gap_closed_interval=found.gap_closed
+                )
+        filled.append(row)
     return filled
