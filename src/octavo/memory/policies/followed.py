@@ -68,15 +68,6 @@ class Counts:
         self.inside[age] += 1
         self.since[age] += use.time + _BEGINS[age]
 
-    def age(self, use: _Use) -> None:
-        """Move a text on to the next age."""
-        age = use.age
-        begin, end = _BEGINS[age], _BEGINS[age + 1]
-        self.inside[age] -= 1
-        self.since[age] -= use.time + begin
-        self.spent[age] += end - begin
-        self.enter(use, age + 1)
-
     def leave(self, use: _Use, upto: int) -> None:
         """Take out a text whose age is `upto` now, and count what it spent in the ages up to it."""
         age = use.age
@@ -128,17 +119,25 @@ class Followed:
     def pass_time(self, now: int, horizon: int) -> None:
         """Let texts grow older; what is older than `horizon` is followed no longer.
 
-        Costs O(1) for each age that a text passes through.
+        To be called before `counts` are looked at. Costs O(1) for each age that a text is found
+        in, and for each that it has passed through.
         """
-        for age, queue in enumerate(self._queues):
-            end = min(begins(age + 1) if age + 1 < AGES else horizon, horizon)
+        queues = self._queues
+        for age in reversed(range(AGES)):  # so that older texts come first in every queue
+            queue, end = queues[age], min(begins(age + 1), horizon)
             while queue and now - queue[0].time >= end:
                 use = queue.popleft()
                 if use.kind < 0:
                     continue
-                if end == horizon:
-                    self.counts[use.kind].leave(use, end)
+                counts, passed = self.counts[use.kind], now - use.time
+                if passed >= horizon:
+                    counts.leave(use, horizon)
                     del self._last[use.text]
-                else:
-                    self.counts[use.kind].age(use)
-                    self._queues[age + 1].append(use)
+                    continue
+                now_in = age_class(passed)
+                if now_in == age:  # the last age has no end
+                    queue.appendleft(use)
+                    break
+                counts.leave(use, begins(now_in))
+                counts.enter(use, now_in)
+                queues[now_in].append(use)

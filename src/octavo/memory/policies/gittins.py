@@ -18,6 +18,8 @@ _MOST = 4
 _LENGTHS = (2_048, 8_192, 24_576, 65_536)
 """Lengths of texts in tokens that are told apart; the last stands for all longer ones."""
 _MOST_EVIDENCE = 3
+_LOOKS = 8
+"""At blocks of one age, while they are of it: wide ages are left in time even so."""
 _SWEEP = 256
 """Accesses after which blocks are looked at for their age."""
 
@@ -57,7 +59,7 @@ class Gittins:
         *,
         remember: float = 8.0,
         sample: int = 8,
-        learn_every: int = 2048,
+        learn_every: int = 4096,
         prior: float = 8.0,
         forget: float = 8.0,
     ) -> None:
@@ -79,6 +81,8 @@ class Gittins:
         self._now = 0
         self._capacity = 1
         self._next_sweep = _SWEEP
+        self._next_looks = [0] * AGES
+        """By age: when blocks of that age are to be looked at again."""
         self._next_lesson = learn_every
 
     def weigh(self, worth: Callable[[int], float]) -> None:
@@ -155,15 +159,25 @@ class Gittins:
         """Move runs of blocks to the cells of their age, each through every age at most once."""
         now, cells = self._now, self._cells
         self._next_sweep = now + _SWEEP
-        self._hazard.pass_time(now, max(_SWEEP, int(self._remember * self._capacity)))
-        for number, cell in enumerate(cells.cells):
-            age = number % AGES
-            if age + 1 < AGES:
-                end = begins(age + 1)
-                while cell and now - cell[0].time >= end:
-                    cells.move(number, number + 1)
+        # By class, the youngest cells first: a run may pass through several ages at once.
+        due = [now >= time for time in self._next_looks]
+        for age, is_due in enumerate(due):
+            if is_due:
+                width = begins(age + 1) - begins(age)
+                self._next_looks[age] = now + max(_SWEEP, width // _LOOKS)
+        waiting = sorted((n for n in cells.filled() if due[n % AGES]), reverse=True)
+        while waiting:
+            number = waiting.pop()
+            age, cell = number % AGES, cells.cells[number]
+            if age + 1 == AGES or not cell or now - cell[0].time < begins(age + 1):
+                continue
+            while cell and now - cell[0].time >= begins(age + 1):
+                cells.move(number, number + 1)
+            if not waiting or waiting[-1] != number + 1:
+                waiting.append(number + 1)
         if now >= self._next_lesson:
             self._next_lesson = now + self._learn_every
+            self._hazard.pass_time(now, max(_SWEEP, int(self._remember * self._capacity)))
             self._hazard.fade(0.5 ** (self._learn_every / (self._forget * self._capacity)))
             self._arrange()
 
@@ -177,6 +191,5 @@ class Gittins:
         ]
         # Of equal value, the older first.
         self._values = value
-        self._cells.arrange(
-            sorted(range(len(value)), key=lambda cell: (value[cell], -(cell % AGES)))
-        )
+        oldest_first = [n for age in reversed(range(AGES)) for n in range(age, len(value), AGES)]
+        self._cells.arrange(sorted(oldest_first, key=value.__getitem__))

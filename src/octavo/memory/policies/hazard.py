@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import exp, log2
 
 from octavo.contract.ids import BlockKey
@@ -124,12 +125,18 @@ def _indices(hazards: list[float], ratio: float) -> list[float]:
     chances = [
         1 - exp(-ratio * hazard * width) for hazard, width in zip(hazards, widths, strict=True)
     ]
+    times = [width * (1 - chance / 2) for width, chance in zip(widths, chances, strict=True)]
+    # No time spent at this age or later gives more hits than this.
+    rates = [chance / time for chance, time in zip(chances, times, strict=True)]
+    most = list(accumulate(reversed(rates), max))[::-1]
     indices: list[float] = []
     for start in range(AGES):
         alive, hits, time, best = 1.0, 0.0, 0.0, 0.0
         for age in range(start, AGES):
+            if best >= most[age]:
+                break
             hits += alive * chances[age]
-            time += alive * widths[age] * (1 - chances[age] / 2)
+            time += alive * times[age]
             best = max(best, hits / time)
             alive *= 1 - chances[age]
         indices.append(best)
