@@ -63,6 +63,9 @@ class EngineConfig:
     eviction_policy: str | Mapping[str, str | int | float] = "lru"
     """Which cached block is given up first: the name of a policy, ours or a plug-in's, or a mapping
     of its name and its parameters. Kept as text: the name, or the mapping as JSON."""
+    partial_blocks: bool = True
+    """What a prompt shares with the beginning of a cached block is copied instead of computed. Of
+    no effect with a reservation other than on_demand."""
     backend: str = "auto"
     """cpu (native kernels, without torch), triton or flashinfer (NVIDIA GPUs), reference, or one
     that a plug-in brings. auto: what is quickest on the device among those that can do what is
@@ -86,7 +89,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_cpu()
-        for name in ("enforce_eager", "deterministic", "offline"):
+        for name in ("partial_blocks", "enforce_eager", "deterministic", "offline"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         model = cast("object", self.model)

@@ -56,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             budget=budget,
             max_num_seqs=max_num_seqs,
             host_blocks=draw(st.sampled_from((0, 6, 40))),
+            partial_blocks=draw(st.sampled_from((True, True, False))),
             move_failure=draw(st.sampled_from((0.0, 0.1, 0.5))),
             storm_guard_tokens=draw(st.sampled_from((1, 4, 16))),
             fate=self.fate,

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from octavo.contract.batch import Batch, StepResult
+from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
 from octavo.engine.answer import AnswerText, Logprob, Speller
@@ -74,6 +75,8 @@ class Output(msgspec.Struct, frozen=True):
     """One for each of `token_ids`, if the request asks for them."""
     prompt_logprobs: tuple[dict[int, Logprob], ...] = ()
     """With the first token of choice 0: one for each token of the prompt but the first."""
+    miss: Miss | None = None
+    """With the first token of a choice: why the rest of its prompt was not in memory."""
 
 
 class Engine:
@@ -222,4 +225,5 @@ class Engine:
             update.error,
             self._speller.name(update.logprobs, decode=answer.decodes),
             self._speller.name(update.prompt_logprobs, decode=answer.decodes),
+            update.miss,
         )

@@ -142,6 +142,7 @@ class Scheduler:
         result applied in order.
         """
         draft = _Draft(self._roster.step + 1, self._limits.max_num_batched_tokens)
+        self._cache.begin_step(now_s)
         self._expire_loads(now_s)
         self._serve_running(draft, now_s)
         if draft.stalled and not (draft.slices or self._in_flight or self._cache.open_moves):
@@ -289,8 +290,10 @@ class Scheduler:
         return None if hit.arriving else hit
 
     def _admit(self, seq: Sequence, hit: Hit, draft: _Draft, now_s: float) -> bool:
-        loads = any(tier for run in hit.runs for tier, _ in run)
+        loads = hit.loads
         known = seq.length - (len(self._roster.gang(seq)) > 1)
+        if seq.cached_tokens is None:
+            seq.miss = self._cache.explain(seq, hit)
         upto = hit.tokens if loads else min(known, hit.tokens + draft.budget)
         if not self._cache.admit(seq, hit, upto, draft.step):
             return False
@@ -309,6 +312,8 @@ class Scheduler:
         if gained and not seq.preemptions and seq.cached_tokens is not None:
             seq.cached_tokens += gained
             self.stats.prefix_hit_tokens += gained
+            if seq.miss is not None:
+                seq.miss = self.stats.shorten(seq.miss, gained)
         return gained
 
     def _slice(self, seq: Sequence, upto: int, draft: _Draft) -> None:
@@ -346,7 +351,7 @@ class Scheduler:
             if self._roster.active >= self._limits.max_num_seqs:
                 self._roster.waiting.add(child)
                 continue
-            child.cached_tokens = leader.cached_tokens
+            child.cached_tokens, child.miss = leader.cached_tokens, leader.miss
             child.scheduled = leader.scheduled
             child.sampling = 1
             self._cache.fork(leader, child)

@@ -65,6 +65,7 @@ class Life:
                 move_failure=draw.choice((0.0, 0.1, 0.5)),
                 vocab_size=VOCAB,
                 policy=policy,
+                partial_blocks=draw.random() < 0.8,
             )
         else:
             self.driver = self._contiguous(rule, depth, order, limits)
