@@ -25,10 +25,13 @@ BLOCK = 4
 
 
 class Cache:
-    """A desk whose requests come one after the other; the question after a text takes a block."""
+    """A desk whose requests come one after the other; the question after a text takes a block.
+
+    The question is forgotten, so that exactly the blocks of the texts are cached.
+    """
 
     def __init__(self, policy, blocks):
-        self.desk = Desk.paged(blocks + 1, (BLOCK,), policy=policy)
+        self.desk = Desk.paged(blocks + 1, (BLOCK,), policy=policy, partial_blocks=False)
 
     def ask(self, *texts, times=1):
         """Serve one text after the other; returns the tokens found of the last one."""

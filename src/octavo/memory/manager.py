@@ -20,6 +20,7 @@ from octavo.memory.misses import MissFinder
 from octavo.memory.placement import DeviceOnly, PlacementPolicy
 from octavo.memory.prefix import Hit, PrefixFinder, run_texts
 from octavo.memory.table import Table
+from octavo.memory.tails import Tails
 from octavo.memory.tier import Tier
 from octavo.memory.transfers import Transfers
 
@@ -59,6 +60,7 @@ class KVCacheManager:
         self._transfers = Transfers(tiers)
         self._allocator = Allocator(groups, tiers[0].pool)
         self._promises = self._allocator.promises
+        self._tails = Tails(groups, tiers[0], self._allocator)
         self._reserve = tiers[0].pool.size // _RESERVE
 
     def begin_step(self, now_s: float) -> None:
@@ -135,7 +137,7 @@ class KVCacheManager:
         self._adopt_runs(seq, table, hit)
         self._misses.remember(seq, hit)
         if hit.tails:
-            self._allocator.copy_tails(table, hit.tails, hit.tokens, step)
+            self._tails.begin(table, hit.tails, hit.tokens, step)
         table.measure(self._groups)
         table.sealed = hit.tokens // self._groups.align * self._groups.align
         self._promises.make(table, seq)
@@ -155,9 +157,12 @@ class KVCacheManager:
         """
         table = self._tables[seq.id]
         start = seq.scheduled
-        changes = upto > table.room or table.forked or start >= table.frees_at
+        forked = table.forked
+        changes = upto > table.room or forked or start >= table.frees_at
         if changes and not self._allocator.grow((table, start, upto)):
             return False
+        if forked:
+            self._note_copies(table, start, step)
         self._write(seq, table, start, upto, step)
         return True
 
@@ -170,6 +175,7 @@ class KVCacheManager:
         if not self._allocator.grow(*((table, seq.scheduled, seq.length) for seq, table in parts)):
             return False
         for seq, table in parts:
+            self._note_copies(table, seq.scheduled, step)
             self._write(seq, table, seq.scheduled, seq.length, step)
         return True
 
@@ -236,6 +242,7 @@ class KVCacheManager:
         self._promises.close(table)
         if seq.request.cache_hints and not returns:
             note_hints(self._pool, table, self._sizes, seq.request.cache_hints)
+        self._tails.keep(seq, table)
         self._allocator.drop(table.tail_first(self._sizes), last_step)
 
     def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:
@@ -291,6 +298,8 @@ class KVCacheManager:
             if block.key is not None:
                 self._device.withdraw(block)
         self._ledger.close(step)
+        for seq in doomed & self._tables.keys():
+            self._tables[seq].tainted = True
         return doomed
 
     def settle(self, moved: Iterable[MoveId], failed: Iterable[MoveId]) -> dict[SeqId, int]:
@@ -370,6 +379,10 @@ class KVCacheManager:
                 table.append(group, [target])
                 self._transfers.load(seq.id, source, tier, target, index * size)
 
+    def _note_copies(self, table: Table, start: int, step: StepId) -> None:
+        """Note that `step` may also write what lies before `start` in its block, by copying."""
+        table.note_write(step, start // self._groups.align * self._groups.align)
+
     def _write(self, seq: Sequence, table: Table, start: int, upto: int, step: StepId) -> None:
         """Note that `step` writes positions start … upto - 1, and publish what becomes full."""
         if upto == start:
@@ -380,7 +393,7 @@ class KVCacheManager:
                 self._pool.fill_whole(ids[start // size : end], size)
             if upto % size:
                 self._pool.fill(ids[end], upto % size)
-        table.last_step = step
+        table.note_write(step, start)
         known = min(upto, len(seq.tokens))
         if known - table.sealed >= self._groups.unit:
             self._seal(seq, table, known, step)

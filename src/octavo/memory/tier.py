@@ -119,6 +119,11 @@ class Tier:
             if siblings is not None:
                 siblings.add(block)
 
+    def claim(self, block: Block) -> None:
+        """Take a cached block with what is in it; its text is found here no more."""
+        self.pool.share([block.id])
+        self._forget(block)
+
     def withdraw(self, block: Block, reason: MissReason = MissReason.FAILED) -> None:
         """Take back a publication: the text is not in the block after all, or not wanted there."""
         cached = block.refs == 0
