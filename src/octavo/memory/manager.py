@@ -393,7 +393,8 @@ class KVCacheManager:
                 self._pool.fill_whole(ids[start // size : end], size)
             if upto % size:
                 self._pool.fill(ids[end], upto % size)
-        table.note_write(step, start)
+        if step != table.last_step:
+            table.note_write(step, start)
         known = min(upto, len(seq.tokens))
         if known - table.sealed >= self._groups.unit:
             self._seal(seq, table, known, step)

@@ -17,7 +17,7 @@ from octavo.memory.siblings import Siblings
 
 
 class Text(NamedTuple):
-    """What a full block holds."""
+    """What a block holds that can be found: full, or the kept end of a text."""
 
     key: BlockKey
     parent: BlockKey
@@ -75,7 +75,7 @@ class Tier:
         return found
 
     def publish(self, block: Block, text: Text, *, step: StepId = 0) -> bool:
-        """Make a held, full block findable; tentative if a step that writes it is in flight.
+        """Make a held block findable; tentative if a step that writes it is in flight.
 
         False if the key is here already: then the block stays private.
         """
