@@ -14,7 +14,7 @@ from octavo.engine.engine import Output
 from octavo.engine.thread import Accepted, EngineThread
 from octavo.errors import ConfigError
 from octavo.llm import LLM
-from octavo.prompts import Prompt
+from octavo.prompts import Hint, Prompt
 from octavo.results import RequestOutput
 from octavo.text.tokenizer import Tokenizer
 
@@ -45,13 +45,16 @@ class AsyncLLM:
         sampling_params: SamplingParams | None = None,
         *,
         priority: int = 0,
+        cache_hint: Hint | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yield the answer so far, each time it has grown; the last one is `finished`.
 
         Leaving the loop early, or cancelling the task, aborts the request and frees its memory.
         Raises RequestError if the prompt cannot be answered.
         """
-        ((request, result),) = self._llm.requests.build([prompt], sampling_params, [priority])
+        ((request, result),) = self._llm.requests.build(
+            [prompt], sampling_params, [priority], [cache_hint]
+        )
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[_Item] = asyncio.Queue()
         start = time.monotonic()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Prompt, RequestBuilder
+    from octavo.prompts import Hint, Prompt, RequestBuilder
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -115,15 +115,17 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Iterable[int] | None = None,
+        cache_hint: Hint | Iterable[Hint | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer prompts, all together; results come in the order of the prompts.
 
         sampling_params: one for all, or one per prompt; None: vLLM's defaults. priority: one
-        number per prompt, lower first, for scheduling_policy="priority". use_tqdm: show progress
-        on stderr if that is a terminal. Raises RequestError before anything runs if one of the
-        prompts cannot be answered.
+        number per prompt, lower first, for scheduling_policy="priority". cache_hint: what is known
+        of the further use of a text's KV, one for all or one (or None) per prompt. use_tqdm: show
+        progress on stderr if that is a terminal. Raises RequestError before anything runs if one
+        of the prompts cannot be answered.
         """
-        requests = self.requests.build(prompts, sampling_params, priority)
+        requests = self.requests.build(prompts, sampling_params, priority, cache_hint)
         answers = sum(len(output.outputs) for _, output in requests)
         with _bar(use_tqdm, answers) as bar:
             for delta in self._run(requests):
@@ -139,6 +141,7 @@ class LLM:
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         priority: Iterable[int] | None = None,
+        cache_hint: Hint | Iterable[Hint | None] | None = None,
         **template_variables: object,
     ) -> list[RequestOutput]:
         """Answer conversations: each is a list of {"role": …, "content": …}, oldest first.
@@ -157,7 +160,9 @@ class LLM:
             )
             for one in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, priority=priority, cache_hint=cache_hint
+        )
 
     def chat_prompt(
         self, messages: Messages, *, add_generation_prompt: bool = True, **variables: object
@@ -179,12 +184,13 @@ class LLM:
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         priority: Iterable[int] | None = None,
+        cache_hint: Hint | Iterable[Hint | None] | None = None,
     ) -> Generator[Delta, None, None]:
         """Answer prompts, all together, and yield each piece of text as it comes.
 
         Leaving the loop early aborts what is not finished. Otherwise like `generate`.
         """
-        return self._run(self.requests.build(prompts, sampling_params, priority))
+        return self._run(self.requests.build(prompts, sampling_params, priority, cache_hint))
 
     def abort(self, request_id: str) -> None:
         """End a request that `stream` is answering; nothing more of it will come."""

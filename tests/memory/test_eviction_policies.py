@@ -215,7 +215,8 @@ def test_gittins_learns_which_texts_come_back():
 
 def test_the_hazard_tells_classes_apart():
     hazard = Hazard(sample=1, prior=1.0)
-    hazard.classes(2)
+    hazard.add_class(0)
+    hazard.add_class(0)
     for now in range(0, 100_000, 200):
         hazard.note([b"returns"], 0, now)
         hazard.note([now.to_bytes(4, "big")], 1, now + 1)

@@ -13,11 +13,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.build import EVICTION_POLICIES
 from octavo.contract.batch import Move
+from octavo.contract.hint import CacheHint
 from octavo.contract.request import Sequence
 from octavo.memory.groups import Groups
 from octavo.testing.desk import Desk
 
 PREFIXES = ([1] * 9, [1] * 17, [1, 2, 3, 4, 5, 6, 7, 8], [4, 3] * 12, [5])
+HINTS = (
+    (),
+    (CacheHint("continues"),),
+    (CacheHint("shared", 6), CacheHint("closed", 9, source="tenant")),
+    (CacheHint(0.25, 1), CacheHint(1.0)),
+)
 SIZES = ((4,), (1,), (4, 8), (6, 4), (3, 3, 3), (2,))
 
 
@@ -110,9 +117,17 @@ class ManagerMachine(RuleBasedStateMachine):
         tail=st.lists(st.integers(0, 5), max_size=6),
         chunk=st.integers(1, 40),
         salt=st.sampled_from(("", "", "tenant")),
+        hints=st.sampled_from(HINTS),
     )
-    def admit(self, prefix: list[int], tail: list[int], chunk: int, salt: str) -> None:
-        seq = self.desk.waiting(prefix + tail, salt=salt)
+    def admit(
+        self,
+        prefix: list[int],
+        tail: list[int],
+        chunk: int,
+        salt: str,
+        hints: tuple[CacheHint, ...],
+    ) -> None:
+        seq = self.desk.waiting(prefix + tail, salt=salt, hints=hints)
         before = self.desk.snapshot()
         found = self.cache.lookup(seq).tokens
         assert found < seq.length
@@ -153,11 +168,11 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         everybody = sorted([*self.running, *self.loading])
-        self.let_go(data.draw(st.sampled_from(everybody)))
+        self.let_go(data.draw(st.sampled_from(everybody)), returns=data.draw(st.booleans()))
 
-    def let_go(self, seq_id: int) -> None:
+    def let_go(self, seq_id: int, *, returns: bool = False) -> None:
         seq = self.running.pop(seq_id, None) or self.loading.pop(seq_id)
-        self.cache.release(seq, self.desk.step)
+        self.cache.release(seq, self.desk.step, returns=returns)
         self.cache.release(seq, self.desk.step)
 
     def pick(self, data: st.DataObject) -> Sequence:

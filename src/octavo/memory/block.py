@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId, BlockKey, StepId
 
 
@@ -13,6 +14,7 @@ class Block:
         "depth",
         "filled",
         "group",
+        "hint",
         "id",
         "key",
         "parent",
@@ -41,6 +43,8 @@ class Block:
         """Not 0: tentative, the step in flight that writes it. 0: committed."""
         self.busy_step: StepId = 0
         """The device may touch it until this step is collected, though nobody holds it."""
+        self.hint: CacheHint | None = None
+        """What was last said of its text's further use, since it was taken up last."""
 
     def __repr__(self) -> str:
         key = self.key.hex()[:8] if self.key else None

@@ -13,6 +13,7 @@ from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, RequestError
 from octavo.memory.allocator import Allocator
 from octavo.memory.groups import Groups
+from octavo.memory.hints import note_hints
 from octavo.memory.keys import extend_keys
 from octavo.memory.ledger import Ledger
 from octavo.memory.misses import MissFinder
@@ -222,16 +223,19 @@ class KVCacheManager:
         if known - table.sealed >= self._groups.unit:
             self._seal(seq, table, known, table.last_step)
 
-    def release(self, seq: Sequence, last_step: StepId) -> None:
+    def release(self, seq: Sequence, last_step: StepId, *, returns: bool = False) -> None:
         """Let go of all blocks, tail first. Without a table: no effect.
 
-        last_step: the last step in flight that touches them, 0 if none does.
+        last_step: the last step in flight that touches them, 0 if none does. returns: the sequence
+        will ask for them again, so that what its request says of later ones does not count yet.
         """
         table = self._tables.pop(seq.id, None)
         if table is None:
             return
         self._transfers.forget(seq.id)
         self._promises.close(table)
+        if seq.request.cache_hints and not returns:
+            note_hints(self._pool, table, self._sizes, seq.request.cache_hints)
         self._allocator.drop(table.tail_first(self._sizes), last_step)
 
     def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:

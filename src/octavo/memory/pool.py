@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId
 from octavo.errors import Corrupted, OutOfBlocks
 from octavo.memory.block import Block
@@ -76,6 +77,7 @@ class BlockPool:
             block.refs = 1
             block.group = group
             block.filled = 0
+            block.hint = None
             taken.append(block.id)
         self.held += count
         self.held_by_group[group] += count
@@ -103,13 +105,15 @@ class BlockPool:
 
         Forks and moves only share: for the policy they are no uses.
         """
+        ids = list(ids)
+        blocks = self.blocks
         if self._hit is not None:
-            ids = list(ids)
             for block_id in ids:
-                block = self.blocks[block_id]
-                if block.refs:
-                    self._hit(block)
+                if blocks[block_id].refs:
+                    self._hit(blocks[block_id])
         self.share(ids)
+        for block_id in ids:
+            blocks[block_id].hint = None  # what was said has come to pass
 
     def drop(self, ids: Iterable[BlockId]) -> None:
         """Remove one holder from each block, in the order given.
@@ -142,6 +146,11 @@ class BlockPool:
         self.held_by_group[block.group] -= 1
         self.held_by_group[group] += 1
         block.group = group
+
+    def hint(self, ids: Iterable[BlockId], hint: CacheHint | None) -> None:
+        """Note what one who holds these blocks, and is about to drop them, says of their use."""
+        for block_id in ids:
+            self.blocks[block_id].hint = hint
 
     def fill(self, block_id: BlockId, upto: int) -> None:
         """Note that the first `upto` slots of a held block hold tokens; never fewer than before."""

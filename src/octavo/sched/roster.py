@@ -158,7 +158,7 @@ class Roster:
             self.search(seq).leader = gang[0]
         for one in gang:
             if one.phase in _ACTIVE:
-                self._leave(one)
+                self._leave(one, returns=True)
                 one.phase = Phase.PARKED
             one.scheduled = 0
         if gang[0].phase is Phase.PARKED:
@@ -211,7 +211,7 @@ class Roster:
         self.waiting.add(seq)
 
     def _drop(self, seq: Sequence) -> None:
-        self._leave(seq)
+        self._leave(seq, returns=False)
         seq.phase = Phase.FINISHED
         del self._seqs[seq.id]
         choices = self._requests[seq.request.id]
@@ -219,7 +219,7 @@ class Roster:
         if not choices:
             del self._requests[seq.request.id]
 
-    def _leave(self, seq: Sequence) -> None:
+    def _leave(self, seq: Sequence, *, returns: bool) -> None:
         """Take a sequence out of its queue and away from its blocks."""
         queues = {
             Phase.WAITING: self.waiting,
@@ -231,6 +231,6 @@ class Roster:
         if seq.phase in _ACTIVE:
             seq.known_past = False
             # The step being planned counts as in flight: it may copy from these blocks.
-            self._cache.release(seq, self.step + 1)
+            self._cache.release(seq, self.step + 1, returns=returns)
             self._ended.append(seq.id)
             self.refused = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId, SeqId, StepId
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, Sequence
@@ -56,6 +57,7 @@ class Desk:
         output: int = 10_000,
         salt: str = "",
         expected: int | None = None,
+        hints: tuple[CacheHint, ...] = (),
     ) -> Sequence:
         """Return a sequence that has no blocks. expected: output tokens, for rules that ask."""
         request = Request(
@@ -65,6 +67,7 @@ class Desk:
             seed=0,
             namespace=Namespace(model="fake", salt=salt),
             expected_output_tokens=expected,
+            cache_hints=hints,
         )
         prompt_length = len(request.prompt)
         guess = output if expected is None else expected
@@ -83,15 +86,19 @@ class Desk:
             seq.cached_tokens = hit.tokens
         return True
 
-    def running(self, prompt: Iterable[int], *, salt: str = "") -> Sequence:
+    def running(
+        self, prompt: Iterable[int], *, salt: str = "", hints: tuple[CacheHint, ...] = ()
+    ) -> Sequence:
         """Admit a new sequence with its whole prompt planned in the current step."""
-        seq = self.waiting(prompt, salt=salt)
+        seq = self.waiting(prompt, salt=salt, hints=hints)
         assert self.admit(seq), f"no room for a prompt of {seq.length} tokens"
         return seq
 
-    def written(self, prompt: Iterable[int], *, salt: str = "") -> Sequence:
+    def written(
+        self, prompt: Iterable[int], *, salt: str = "", hints: tuple[CacheHint, ...] = ()
+    ) -> Sequence:
         """Admit a new sequence, and commit the step that writes its prompt."""
-        seq = self.running(prompt, salt=salt)
+        seq = self.running(prompt, salt=salt, hints=hints)
         self.commit()
         return seq
 

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from octavo.contract.batch import Batch
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import SeqId
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update, choice_seed
@@ -71,6 +72,7 @@ def make_request(
     priority: int = 0,
     eos: bool = False,
     salt: str = "",
+    cache_hints: tuple[CacheHint, ...] = (),
     bad_words: tuple[tuple[int, ...], ...] = (),
     **options: Any,  # a sampling option of any type
 ) -> Request:
@@ -84,6 +86,7 @@ def make_request(
         priority=priority,
         eos_token_ids=frozenset({EOS}) if eos else frozenset(),
         bad_words=bad_words,
+        cache_hints=cache_hints,
     )
 
 
