@@ -23,8 +23,9 @@ from octavo.build import eviction_policy
 from octavo.memory.policies.lru import Lru
 from octavo.replay.bounds import optimum
 from octavo.replay.index import replay_index
+from octavo.replay.mooncake import read_mooncake
 from octavo.replay.sweep import Candidate, Capacity, capacities, sweep
-from octavo.replay.trace import Trace, read_mooncake
+from octavo.replay.trace import Trace
 
 GRIDS = {
     "bonus": {

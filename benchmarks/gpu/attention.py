@@ -137,7 +137,8 @@ def decode_call(pages, tables, length: int, size: int):
         items=put(plan.items),
         shared=put(plan.shared),
         members=put(plan.members),
-        counts=put(np.array([len(plan.items), len(plan.shared), plan.chunk])),
+        merged=put(plan.merged),
+        counts=put(np.array([len(plan.items), len(plan.shared), plan.chunk, len(plan.merged)])),
     )
     parts = Parts(
         torch.empty(PARTS, HEADS, HEAD_DIM, device="cuda"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from octavo.background import InBackground
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError
-from octavo.executors.choice import named
+from octavo.executors.choice import StartsEarly, named
 from octavo.executors.native import NATIVE, choose_native
 from octavo.executors.select import select_executor
 from octavo.machine import free_memory_bytes
@@ -85,6 +85,14 @@ class Built:
     max_model_len: int
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic torch executor computes; empty for all others."""
+
+    def finish_start(self) -> None:
+        """Wait for kernels that are compiled beside the first steps, if there are any.
+
+        Until then these are slower, not wrong.
+        """
+        if isinstance(self.runner, StartsEarly):
+            self.runner.finish_start()
 
 
 def eviction_policy(
@@ -203,7 +211,13 @@ def build_engine(
     num_blocks = _num_blocks(config, checkpoint, executor, longest, report=report)
     step_tokens = config.max_num_batched_tokens
     cache, pool_tokens = build_cache(
-        rule, layout, num_blocks, longest=longest, step_tokens=step_tokens, policy=policy()
+        rule,
+        layout,
+        num_blocks,
+        longest=longest,
+        step_tokens=step_tokens,
+        policy=policy(),
+        partial_blocks=config.partial_blocks,
     )
     runner, tiles = executor.make(num_blocks, on_logits)
     try:
@@ -220,8 +234,11 @@ def build_engine(
 
     limits = Limits(config.max_num_seqs, step_tokens, longest, pool_tokens)
     scheduler = Scheduler(cache, order(), limits)
+    engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
+    if config.record is not None:
+        _record(engine, Path(config.record), config.block_size, report=report)
     return Built(
-        engine=Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth),
+        engine=engine,
         runner=runner,
         tokenizer=tokenizer,
         spec=checkpoint.spec,
@@ -234,6 +251,17 @@ def build_engine(
         max_model_len=longest,
         deterministic_tiles=tiles,
     )
+
+
+def _record(engine: Engine, path: Path, block_size: int, *, report: Report) -> None:
+    """Record the requests of an engine; one that cannot is closed."""
+    from octavo.engine.recorder import Recorder
+
+    try:
+        engine.watch(Recorder(path, block_size, warn=report))
+    except ConfigError:
+        engine.close()
+        raise
 
 
 def _num_blocks(
@@ -331,16 +359,20 @@ def build_cache(
     longest: int,
     step_tokens: int,
     policy: EvictionPolicy,
+    partial_blocks: bool = True,
 ) -> tuple[Cache, int]:
-    """Build the cache manager of a reservation rule; returns it and the longest text it holds."""
+    """Build the cache manager of a reservation rule; returns it and the longest text it holds.
+
+    partial_blocks: what a text shares with the beginning of a block is copied, not computed.
+    """
     from octavo.memory.groups import Groups
     from octavo.memory.manager import KVCacheManager
     from octavo.memory.regions import RegionCache
-    from octavo.memory.tier import Tier
+    from octavo.memory.tier import device_tier
 
     if rule.tokens is None:
         groups = Groups(layout.block_sizes, layout.windows, step_tokens=step_tokens)
-        device = Tier("device", num_blocks, policy, groups.slot_weights)
+        device = device_tier(num_blocks, policy, groups, partial_blocks=partial_blocks)
         cache = KVCacheManager(groups, (device,))
         return cache, layout.capacity_tokens(num_blocks, step_tokens)
     if len(layout.groups) > 1:

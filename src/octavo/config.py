@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import SupportsIndex, cast
 
 from octavo.errors import ConfigError
@@ -62,6 +63,9 @@ class EngineConfig:
     eviction_policy: str | Mapping[str, str | int | float] = "lru"
     """Which cached block is given up first: the name of a policy, ours or a plug-in's, or a mapping
     of its name and its parameters. Kept as text: the name, or the mapping as JSON."""
+    partial_blocks: bool = True
+    """What a prompt shares with the beginning of a cached block is copied instead of computed. Of
+    no effect with a reservation other than on_demand."""
     backend: str = "auto"
     """cpu (native kernels, without torch), triton or flashinfer (NVIDIA GPUs), reference, or one
     that a plug-in brings. auto: what is quickest on the device among those that can do what is
@@ -79,10 +83,13 @@ class EngineConfig:
     slower on others."""
     offline: bool = False
     """Never fetch a model."""
+    record: str | Path | None = None
+    """A file to which a line is added for each request: hashes and lengths, never text. For
+    `octavo replay`."""
 
     def __post_init__(self) -> None:
         self._check_cpu()
-        for name in ("enforce_eager", "deterministic", "offline"):
+        for name in ("partial_blocks", "enforce_eager", "deterministic", "offline"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         model = cast("object", self.model)
@@ -103,6 +110,11 @@ class EngineConfig:
         self._settle_count("kv_cache_memory_bytes", least=1)
         self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
+        record = cast("object", self.record)
+        if isinstance(record, Path):
+            object.__setattr__(self, "record", str(record))
+        elif record is not None and (not isinstance(record, str) or not record):
+            raise ConfigError(f"record must be the path of a file, got {record!r}")
 
     def _settle_count(self, name: str, *, least: int) -> None:
         """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""

@@ -20,11 +20,13 @@ from octavo.errors import ConfigError, RequestError
 from octavo.interrupts import interrupts_wait
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from octavo.contract.request import Request
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Hint, Prompt
+    from octavo.prompts import Hint, Prompt, RequestBuilder
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -58,12 +60,14 @@ class LLM:
         reservation: str = "on_demand",
         scheduling_policy: str = "fcfs",
         eviction_policy: str | Mapping[str, str | int | float] = "lru",
+        partial_blocks: bool = True,
         backend: str = "auto",
         cpu_arithmetic: str | None = None,
         threads: int | None = None,
         enforce_eager: bool = False,
         deterministic: bool = False,
         offline: bool = False,
+        record: str | Path | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         """Build the engine. What each setting means stands beside it in `EngineConfig`.
@@ -87,27 +91,22 @@ class LLM:
             reservation=reservation,
             scheduling_policy=scheduling_policy,
             eviction_policy=eviction_policy,
+            partial_blocks=partial_blocks,
             backend=backend,
             cpu_arithmetic=cpu_arithmetic,
             threads=threads,
             enforce_eager=enforce_eager,
             deterministic=deterministic,
             offline=offline,
+            record=record,
         )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
-        from octavo.prompts import RequestBuilder
-
         self._engine: Engine = self._built.engine
         self._runs: dict[str, _Run] = {}
         self._lock = threading.RLock()
         self._thread = 0  # that is being answered, while there are runs
         self._closed = self._handed_over = False
-        self.requests = RequestBuilder(
-            self._built.tokenizer,
-            vocab_size=self._built.spec.vocab_size,
-            namespace=self._built.namespace,
-            seed=seed,
-        )
+        self.requests = _request_builder(self._built, seed)
 
     def generate(
         self,
@@ -331,6 +330,17 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _request_builder(built: Built, seed: int) -> RequestBuilder:
+    from octavo.prompts import RequestBuilder
+
+    return RequestBuilder(
+        built.tokenizer,
+        vocab_size=built.spec.vocab_size,
+        namespace=built.namespace,
+        seed=seed,
+    )
 
 
 class _Run:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from octavo.contract.layout import KVLayout
+from octavo.contract.misses import Miss
 from octavo.engine.answer import Logprob
 from octavo.engine.engine import Engine, Output
 from octavo.sched.stats import Stats
@@ -40,6 +41,8 @@ class RequestOutput:
     """If asked for: the same for each token of the prompt; None for the first one."""
     num_cached_tokens: int = 0
     """Prompt tokens that were in memory, or being written, already."""
+    miss: Miss | None = None
+    """Why no more of them were; None: all but one were that can be, or nothing is looked for."""
     effective_max_tokens: int = 0
     """Output tokens that were possible: max_tokens, cut to context and memory."""
     ttft_s: float | None = None
@@ -61,7 +64,7 @@ class RequestOutput:
         if self.ttft_s is None and news.token_ids:
             self.ttft_s = seconds
         if news.index == 0 and len(answer.token_ids) == len(news.token_ids):
-            self.num_cached_tokens = news.cached_tokens
+            self.num_cached_tokens, self.miss = news.cached_tokens, news.miss
         if news.finish is not None:
             answer.finish_reason = news.finish.value
             answer.stop_reason = news.error if news.error is not None else news.stop_reason
@@ -94,6 +97,8 @@ class MemoryReport(msgspec.Struct, frozen=True):
     waste_share: float | None
     prefix_query_tokens: int
     prefix_hit_tokens: int
+    missed_tokens: dict[str, int]
+    """The others by reason, as `octavo.contract.misses` names them."""
     copies: int
     preemptions: int
     recomputed_tokens: int
@@ -155,6 +160,8 @@ def metrics(engine: Engine) -> list[Metric]:
         "octavo:blocks_used": usage.blocks_used,
         "octavo:blocks_shared": usage.blocks_shared,
     }
+    for name, counts in (("misses", stats.misses), ("missed_tokens", stats.missed_tokens)):
+        values |= {f"octavo:{name}_{label}": count for label, count in counts.items()}
     return [Metric(name, float(value)) for name, value in values.items()]
 
 
@@ -174,6 +181,7 @@ def memory_report(
         waste_share=None if share is None else 1 - share,
         prefix_query_tokens=stats.prefix_query_tokens,
         prefix_hit_tokens=stats.prefix_hit_tokens,
+        missed_tokens=dict(stats.missed_tokens),
         copies=stats.copies,
         preemptions=stats.preemptions,
         recomputed_tokens=stats.recomputed_tokens,

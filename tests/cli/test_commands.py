@@ -47,7 +47,7 @@ def test_json_is_one_document_with_the_documented_keys(tiny, capsys):
     assert set(document["machine"]) == {"cpu", "cores", "memory_bytes", "gpus"}
     assert set(document) >= {"model", "dtype", "backend", "results", "memory"}
     assert set(document["results"][0]) == {
-        "request_id", "prompt", "prompt_token_ids", "num_cached_tokens",
+        "request_id", "prompt", "prompt_token_ids", "num_cached_tokens", "miss",
         "effective_max_tokens", "outputs", "ttft_s", "e2e_s",
     }  # fmt: skip
     assert set(document["results"][0]["outputs"][0]) == {
@@ -57,7 +57,7 @@ def test_json_is_one_document_with_the_documented_keys(tiny, capsys):
     assert set(document["memory"]) == {
         "block_size", "blocks_total", "blocks_used_peak", "logical_blocks_peak",
         "blocks_shared_peak", "token_share_of_allocated", "waste_share",
-        "prefix_query_tokens", "prefix_hit_tokens", "copies", "preemptions",
+        "prefix_query_tokens", "prefix_hit_tokens", "missed_tokens", "copies", "preemptions",
         "recomputed_tokens", "groups",
     }  # fmt: skip
     assert document["config"]["block_size"] == 16

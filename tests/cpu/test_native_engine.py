@@ -226,7 +226,7 @@ def test_a_shared_prefix_gives_the_bits_of_one_of_its_own(spec, arithmetic, kind
         hand.generate(99, 1)
         for seq, rest in enumerate(rests):
             hand.start(seq, prefix + rest, like=99)
-        hand.run(*(hand.slice(seq, 4 + len(rest)) for seq, rest in enumerate(rests[:2])))
+        hand.run(*(hand.slice(seq, len(rest)) for seq, rest in enumerate(rests[:2])))
         while behind := [s for s in range(4) if len(hand.texts[s]) < 540 + len(rests[s]) + NEW]:
             missing = [(seq, len(hand.texts[seq]) - hand.written[seq]) for seq in behind]
             hand.run(*(hand.slice(seq, left) for seq, left in missing))

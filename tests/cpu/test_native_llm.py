@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from octavo import LLM, SamplingParams, cpu
+from octavo import LLM, RequestOutput, SamplingParams, cpu
 from tiny_model import write_tiny_gguf
 
 if cpu.native() is None:
@@ -42,6 +42,13 @@ def tokens(results):
     return [[one.token_ids for one in result.outputs] for result in results]
 
 
+def bits(results):
+    """Tokens, and the sums of their log-probabilities to the last bit."""
+    return [
+        [(one.token_ids, one.cumulative_logprob) for one in result.outputs] for result in results
+    ]
+
+
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("kind", ["plain", "windows"])
 def test_a_small_pool_preempts_and_gives_the_same_answers(models, kind, arithmetic):
@@ -68,8 +75,42 @@ def test_a_reused_prefix_gives_the_same_answer(models, kind, arithmetic):
         cold = llm.generate(PROMPTS, GREEDY)
         warm = llm.generate(PROMPTS, GREEDY)
 
-    assert [result.num_cached_tokens for result in warm] == [32] * len(PROMPTS)
-    assert tokens(warm) == tokens(cold)
+    assert [result.num_cached_tokens for result in warm] == [38] * len(PROMPTS)
+    assert bits(warm) == bits(cold)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("kind", ["plain", "windows"])
+def test_a_part_of_a_block_that_is_copied_changes_no_bit(models, kind, arithmetic):
+    ends = (3, 17, 22, 31)
+    prompts = [{"prompt_token_ids": [*range(5, 5 + end), 90, 91, end]} for end in ends]
+    with engine(models[kind], cpu_arithmetic=arithmetic) as llm:
+        cold = list[RequestOutput]()
+        for prompt in prompts:
+            llm.reset_prefix_cache()
+            cold += llm.generate(prompt, GREEDY)
+        llm.reset_prefix_cache()
+        llm.generate({"prompt_token_ids": list(range(5, 60))}, GREEDY)
+        warm = llm.generate(prompts, GREEDY)
+
+    assert [result.num_cached_tokens for result in cold] == [0] * len(ends)
+    assert tuple(result.num_cached_tokens for result in warm) == ends
+    assert bits(warm) == bits(cold)
+
+
+@pytest.mark.weights
+def test_an_instruction_shorter_than_a_block_is_found(smollm2_path):
+    texts = [f"Translate the following into French: {word}" for word in ("a cat", "my house")]
+    with engine(smollm2_path, kv_cache_memory_bytes=64 << 20) as llm:
+        (alone,) = llm.generate(texts[1], GREEDY)
+        llm.reset_prefix_cache()
+        llm.generate(texts[0], GREEDY)
+        (warm,) = llm.generate(texts[1], GREEDY)
+
+    instruction = len(llm.get_tokenizer().encode("Translate the following into French:"))
+    assert (alone.num_cached_tokens, warm.num_cached_tokens) == (0, instruction)
+    assert instruction < 16
+    assert bits([warm]) == bits([alone])
 
 
 @pytest.mark.parametrize("kind", ["plain", "windows"])

@@ -68,6 +68,38 @@ def test_without_flashinfer_the_other_backend_is_named(tiny_gguf, without):
     assert "choose the backend triton" in message
 
 
+@pytest.fixture
+def with_flashinfer(monkeypatch):
+    """Make FlashInfer look as if it were installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda one: object() if one == "flashinfer" else find(one)
+    )
+
+
+def test_auto_means_flashinfer_where_it_is_installed(tiny_gguf, with_flashinfer):
+    checkpoint = open_checkpoint(tiny_gguf)
+    spec = msgspec.structs.replace(checkpoint.spec, head_dim=64)
+    fits = replace(checkpoint, spec=spec)
+    half = EngineConfig(dtype="float16")
+    notes = []
+
+    assert choose_gpu(half, fits, report=notes.append).backend == "flashinfer"
+    assert not notes
+    strict = EngineConfig(dtype="float16", deterministic=True)
+    assert choose_gpu(strict, fits, report=notes.append).backend == "triton"
+
+
+def test_auto_says_why_it_takes_triton_though_flashinfer_is_installed(tiny_gguf, with_flashinfer):
+    notes = []
+
+    choice = choose_gpu(EngineConfig(), open_checkpoint(tiny_gguf), report=notes.append)
+
+    assert choice.backend == "triton"
+    assert len(notes) == 1
+    assert notes[0].startswith("backend: triton (the backend flashinfer attends with heads of 64")
+
+
 def test_kv_that_the_kernels_do_not_read_is_refused(tiny_gguf):
     message = refusal(tiny_gguf, backend="triton", kv_cache_dtype="int8")
 
@@ -80,16 +112,17 @@ def test_experts_have_no_strict_mode_there(tiny_gguf):
     mixture = replace(checkpoint, spec=msgspec.structs.replace(checkpoint.spec, experts=experts))
 
     with pytest.raises(ConfigError, match="no deterministic mode for mixtures of experts: choose"):
-        choose_gpu(EngineConfig(backend="triton", deterministic=True), mixture)
+        choose_gpu(EngineConfig(backend="triton", deterministic=True), mixture, report=print)
 
 
 def test_low_bit_weights_are_held_in_bfloat16_unless_they_are_interpreted(tiny_gguf):
     checkpoint = open_checkpoint(tiny_gguf)
 
     assert fused_dtype(checkpoint.dtype) == "bfloat16"
-    assert choose_gpu(EngineConfig(backend="triton"), checkpoint).plain.dtype == "float32"
+    plain = EngineConfig(backend="triton")
+    assert choose_gpu(plain, checkpoint, report=print).plain.dtype == "float32"
     named = EngineConfig(backend="triton", dtype="float16")
-    assert choose_gpu(named, checkpoint).plain.dtype == "float16"
+    assert choose_gpu(named, checkpoint, report=print).plain.dtype == "float16"
 
 
 def test_bfloat16_is_not_interpreted(tiny_gguf):

@@ -120,11 +120,13 @@ def decode(texts, shape, *, window=None, chunk=None, share=True):
         put(plan.items),
         put(plan.shared),
         put(plan.members),
-        put(np.array([len(plan.items), len(plan.shared), plan.chunk])),
+        put(plan.merged),
+        put(np.array([len(plan.items), len(plan.shared), plan.chunk, len(plan.merged)])),
     )
     room = torch.full((4096, shape[0], shape[2]), float("nan"), device=texts.device)
     ended = torch.zeros(len(rows), shape[1], dtype=torch.int32, device=texts.device)
-    parts = Parts(room, torch.full((4096, shape[0]), float("nan"), device=texts.device), ended)
+    lse = torch.full((4096, shape[0]), float("nan"), device=texts.device)
+    parts = Parts(room, lse, ended)
     q = texts.queries(len(rows) + 1)
     out = torch.full_like(q, 7.0)
     shared = len(plan.shared) > 0

@@ -49,8 +49,33 @@ def test_a_second_run_finds_the_prompt_in_memory(llm):
     second = llm.generate(PROMPT, GREEDY)[0]
 
     assert first.num_cached_tokens == 0
-    assert second.num_cached_tokens == (len(second.prompt_token_ids) - 1) // 16 * 16
+    assert second.num_cached_tokens == len(second.prompt_token_ids) - 1
     assert second.outputs[0].token_ids == first.outputs[0].token_ids
+
+
+def test_an_answer_says_why_its_prompt_was_not_in_memory(llm):
+    llm.generate(PROMPT, GREEDY)
+    llm.reset_prefix_cache()
+    (first,) = llm.generate(PROMPT, GREEDY)
+    (second,) = llm.generate(PROMPT, GREEDY)
+    (third,) = llm.generate(PROMPT[:20] + "?" * 20, GREEDY)
+
+    missing = len(first.prompt_token_ids) - 1
+    assert (first.miss.reason, first.miss.position, first.miss.tokens) == ("cleared", 0, missing)
+    assert second.miss is None
+    assert (third.miss.reason, third.miss.position) == ("diverged", third.num_cached_tokens)
+    assert llm.memory_report().missed_tokens["cleared"] >= missing
+    assert {"octavo:misses_cleared", "octavo:missed_tokens_diverged"} <= {
+        metric.name for metric in llm.get_metrics()
+    }
+
+
+def test_without_partial_blocks_a_second_run_finds_whole_ones(tiny_gguf):
+    with LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 20, partial_blocks=False) as llm:
+        llm.generate(PROMPT, GREEDY)
+        again = llm.generate(PROMPT, GREEDY)[0]
+
+    assert again.num_cached_tokens == (len(again.prompt_token_ids) - 1) // 16 * 16
 
 
 def test_the_prefix_cache_can_be_emptied(llm):

@@ -31,11 +31,11 @@ def test_a_released_prefix_is_found_by_the_next_request(desk):
 def test_at_least_one_token_is_left_to_compute(desk):
     desk.release(desk.written(TEXT))
 
-    assert desk.cache.lookup(desk.waiting(TEXT)).tokens == 8
+    assert desk.cache.lookup(desk.waiting(TEXT)).tokens == 11
 
 
 @pytest.mark.parametrize("length", [5, 8, 9])
-def test_only_whole_blocks_are_found(desk, length):
+def test_only_blocks_that_became_full_are_found(desk, length):
     desk.release(desk.written(TEXT[:length]))
 
     assert desk.cache.lookup(desk.waiting(TEXT)).tokens == length // 4 * 4
@@ -44,7 +44,7 @@ def test_only_whole_blocks_are_found(desk, length):
 def test_a_prefix_ends_where_the_texts_part(desk):
     desk.release(desk.written(TEXT))
 
-    assert desk.cache.lookup(desk.waiting([*TEXT[:6], 0, 0, *TEXT[8:], 1])).tokens == 4
+    assert desk.cache.lookup(desk.waiting([*TEXT[:6], 0, 0, *TEXT[8:], 1])).tokens == 6
 
 
 def test_lookup_changes_no_count(desk):
@@ -76,12 +76,34 @@ def test_a_running_sequence_takes_over_what_others_have_written_since(desk):
     desk.cache.check()
 
 
-def test_a_sequence_with_a_partial_block_takes_over_nothing(desk):
+def test_a_block_that_a_sequence_has_begun_is_given_up_for_one_that_is_full(desk):
     slow = desk.waiting([*TEXT, 1])
     assert desk.admit(slow, upto=5)
+    begun = desk.blocks(slow)[1]
+    other = desk.written(TEXT)
+
+    assert desk.cache.adopt(slow) == 7
+
+    assert desk.blocks(slow) == desk.blocks(other)
+    assert begun not in desk.blocks(slow)
+    desk.cache.check()
+
+
+def test_a_sequence_that_is_ahead_of_the_others_takes_over_nothing(desk):
+    quick = desk.waiting([*TEXT, 1])
+    assert desk.admit(quick, upto=6)
+    desk.written(TEXT[:5])
+
+    assert desk.cache.adopt(quick) == 0
+
+
+def test_a_fork_keeps_its_partial_block(desk):
+    parent = desk.written(TEXT[:6])
+    child = desk.fork(parent)
+    child.tokens.extend([*TEXT[6:], 1])
     desk.written(TEXT)
 
-    assert desk.cache.adopt(slow) == 0
+    assert desk.cache.adopt(child) == 0
 
 
 def test_clear_forgets_only_what_nobody_uses(desk):
@@ -230,7 +252,7 @@ def test_groups_have_their_own_blocks_in_one_pool():
 
 @pytest.mark.parametrize(("sizes", "found"), [((4, 8), 16), ((4, 6), 12), ((2,), 20)])
 def test_a_prefix_counts_as_far_as_every_group_has_it_whole(sizes, found):
-    desk = Desk.paged(64, sizes)
+    desk = Desk.paged(64, sizes, partial_blocks=False)
     desk.release(desk.written(range(21)))
 
     assert desk.cache.lookup(desk.waiting(range(23))).tokens == found

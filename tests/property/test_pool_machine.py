@@ -94,6 +94,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.filled[block] = max(self.filled[block], upto)
 
     @precondition(lambda self: self.refs)
+    @rule(data=st.data(), group=st.integers(0, 1))
+    def fill_whole(self, data: st.DataObject, group: int) -> None:
+        ids = [i for i in dict.fromkeys(self.some_held(data)) if self.group[i] == group]
+        self.pool.fill_whole(ids, 5)
+        self.filled |= dict.fromkeys(ids, 5)
+
+    @precondition(lambda self: self.refs)
     @rule(data=st.data(), name=st.integers(0, 9), step=st.integers(0, 2))
     def publish(self, data: st.DataObject, name: int, step: int) -> None:
         private = [block for block in self.refs if block not in self.text]

@@ -56,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             budget=budget,
             max_num_seqs=max_num_seqs,
             host_blocks=draw(st.sampled_from((0, 6, 40))),
+            partial_blocks=draw(st.sampled_from((True, True, False))),
             move_failure=draw(st.sampled_from((0.0, 0.1, 0.5))),
             storm_guard_tokens=draw(st.sampled_from((1, 4, 16))),
             fate=self.fate,
@@ -107,6 +108,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def finish_one_choice(self, data: st.DataObject, index: int) -> None:
         self.driver.scheduler.finish(self.pick(data), index)
 
+    @precondition(lambda self: self.driver.requests)
+    @rule(data=st.data(), index=st.integers(0, 2), paused=st.booleans())
+    def pause_or_resume(self, data: st.DataObject, index: int, paused: bool) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.driver.requests)))
+        scheduler = self.driver.scheduler
+        (scheduler.pause if paused else scheduler.resume)(request_id, index)
+
     @rule(count=st.integers(1, 2))
     def fail_next_steps(self, count: int) -> None:
         self.failing_steps = count
@@ -124,6 +132,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         self.failing_steps = 0
+        for request_id, index in self.driver.answers:
+            self.driver.scheduler.resume(request_id, index)
         self.driver.run()
         while self.driver.cache.open_moves:
             self.driver.step()

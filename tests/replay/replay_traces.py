@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.replay.trace import MOONCAKE_BLOCK, RecordedRequest, Trace
+from octavo.replay.mooncake import MOONCAKE_BLOCK
+from octavo.replay.trace import RecordedRequest, Trace
 
 PUBLIC = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 

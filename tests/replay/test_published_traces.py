@@ -8,8 +8,8 @@ from replay_traces import public_trace
 from octavo.memory.policies.lru import Lru
 from octavo.replay.bounds import endless, optimum
 from octavo.replay.index import replay_index
+from octavo.replay.mooncake import read_mooncake
 from octavo.replay.sweep import capacities
-from octavo.replay.trace import read_mooncake
 
 SHARES = [0.05, 0.1, 0.2, 0.5]
 LRU = {

@@ -96,20 +96,70 @@ def test_a_table_is_for_people(path, capsys):
         assert name in out
 
 
+def test_engine_mode_prints_the_documented_keys(path, capsys):
+    asked = ["--mode", "engine", "--rate", "0.5", "--capacity-share", "0.2", "--json"]
+
+    assert replay(path, *asked) == 0
+
+    got = json.loads(capsys.readouterr().out)
+    assert list(got) == [*ENVELOPE, "trace", "rows", "optimum", "endless"]
+    assert got["config"]["cost"] == "h200-llama-3.1-8b"
+    assert got["trace"]["seconds"] == 2 * 29
+    (row,) = got["rows"]
+    for name in ("first_token_s", "queueing_s", "answer_s", "preemptions_each"):
+        assert list(row[name]) == ["p50", "p90", "p99"]
+    assert row["reused_bytes"] == row["hit_tokens"] * 131_072
+    assert set(row) >= {"evictions", "preemptions", "refused", "hit_rate", "token_hit_rate"}
+
+
+def test_engine_mode_gives_the_same_in_several_processes(path, capsys):
+    asked = ["--mode", "engine", "--policy", "lru", "--policy", "lfu", "--json"]
+
+    assert replay(path, *asked) == 0
+    alone = json.loads(capsys.readouterr().out)["rows"]
+    assert run(["replay", str(path), "--jobs", "2", *asked]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == alone
+
+
+def test_engine_mode_has_a_table_for_people(path, capsys):
+    assert replay(path, "--mode", "engine", "--capacity-blocks", "40,80") == 0
+
+    out = capsys.readouterr().out
+    for name in ("first token s", "queueing s", "preemptions", "reused GiB", "optimum", "endless"):
+        assert name in out
+
+
+def test_capacities_may_be_given_in_blocks(path, capsys):
+    assert replay(path, "--capacity-blocks", "40", "--json") == 0
+
+    got = json.loads(capsys.readouterr().out)
+    assert got["config"]["capacity_blocks"] == [40]
+    assert got["rows"][0]["capacity_blocks"] == 40
+    assert got["rows"][0]["capacity_share"] == 40 / got["trace"]["working_set_blocks"]
+
+
+@pytest.mark.parametrize("mode", ["index", "engine"])
 @pytest.mark.parametrize("kind", ["png", "svg"])
-def test_a_picture_is_written(path, tmp_path, capsys, kind):
+def test_a_picture_is_written(path, tmp_path, capsys, kind, mode):
     pytest.importorskip("matplotlib")
     picture = tmp_path / f"rates.{kind}"
 
-    assert replay(path, "--plot", str(picture), "--json") == 0
+    assert replay(path, "--mode", mode, "--plot", str(picture), "--json") == 0
     assert picture.stat().st_size > 1000
 
 
 BAD = [
     (["--policy", "x"], "--policy 'x' is not one of lru, "),
     (["--policy", "{name: lfu, colour: 4}"], "--policy lfu has no parameter 'colour'"),
-    (["--mode", "engine"], "--mode engine does not exist yet"),
-    (["--mode", "z"], "--mode 'z' is not one of index"),
+    (["--mode", "z"], "--mode 'z' is not one of index, engine"),
+    (["--rate", "2"], "--rate belongs to --mode engine"),
+    (["--cost", "h200-llama-3.1-8b"], "--cost belongs to --mode engine"),
+    (["--mode", "engine", "--rate", "0"], "--rate must be a positive number, got 0.0"),
+    (["--mode", "engine", "--cost", "h300"], "'h300' cannot be read"),
+    (["--mode", "engine", "--max-num-seqs", "0"], "--max-num-seqs must be at least 1"),
+    (["--mode", "engine", "--scheduling-policy", "x"], "--scheduling-policy 'x' is not one of"),
+    (["--capacity-blocks", "0"], "--capacity-blocks"),
+    (["--capacity-blocks", "9", "--capacity-share", "0.1"], "say the same: give one"),
     (["--capacity-share", "0"], "--capacity-share must be numbers above 0 and up to 1"),
     (["--capacity-share", "0.1,1.5"], "got '1.5'"),
     (["--capacity-share", "nan"], "got 'nan'"),
@@ -141,3 +191,65 @@ def test_bad_input_is_one_line_and_exit_status_2(path, arguments, message, capsy
 def test_a_trace_that_is_not_there_is_bad_input(tmp_path, capsys):
     assert replay(tmp_path / "none.jsonl") == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+# ── other files than Mooncake's ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def transcript(tmp_path):
+    rows = [
+        {"timestamp": 1e6 * turn, "input": "hello you " * (5 * turn + 3), "output": "hello you"}
+        for turn in range(6)
+    ]
+    return write_trace(tmp_path / "agent.jsonl", rows)
+
+
+def test_a_transcript_is_read_with_the_tokenizer_of_a_model(transcript, tiny_gguf, capsys):
+    asked = ["--tokenizer", str(tiny_gguf), "--capacity-share", "1", "--block-size", "4", "--json"]
+
+    assert replay(transcript, *asked) == 0
+
+    got = json.loads(capsys.readouterr().out)
+    assert got["config"]["format"] == "transcript"
+    assert got["trace"]["block_size"] == 4
+    assert got["rows"][0]["hits"] > 0
+
+
+def test_mode_blocks_tells_what_block_sizes_lose(transcript, tiny_gguf, capsys):
+    asked = ["--mode", "blocks", "--tokenizer", str(tiny_gguf), "--block-size", "1,4,16"]
+
+    assert run(["replay", str(transcript), *asked, "--json"]) == 0
+
+    got = json.loads(capsys.readouterr().out)
+    assert got["schema"] == "octavo.replay.blocks/1"
+    assert [row["block_size"] for row in got["rows"]] == [1, 4, 16]
+    lost = [row["lost"] for row in got["rows"]]
+    assert lost == sorted(lost)
+    assert lost[0] == 0.0 < lost[-1]
+    assert run(["replay", str(transcript), *asked]) == 0
+    assert "with partial blocks" in capsys.readouterr().out
+
+
+def test_lengths_alone_are_replayed_with_a_word_about_them(tmp_path, capsys):
+    path = tmp_path / "lengths.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\n300,5\n400,7\n")
+
+    assert replay(path, "--capacity-share", "1", "--json") == 0
+
+    captured = capsys.readouterr()
+    assert "has lengths alone" in captured.err
+    assert json.loads(captured.out)["endless"]["hits"] == 0
+
+
+def test_what_a_format_has_not_is_refused(path, capsys):
+    for arguments, message in (
+        (["--mode", "blocks"], "--mode blocks needs the text of prompts"),
+        (["--tokenizer", "x"], "--tokenizer is for transcripts"),
+        (["--format", "azure"], "TIMESTAMP, ContextTokens, GeneratedTokens cannot be read"),
+        (["--mode", "blocks", "--policy", "lru"], "--policy belongs to --mode index or"),
+        (["--block-size", "512,1024"], "several sizes are for --mode blocks"),
+        (["--block-size", "0"], "--block-size"),
+    ):
+        assert run(["replay", str(path), *arguments]) == 2
+        assert message in capsys.readouterr().err

@@ -8,7 +8,8 @@ from replay_traces import random_prompts, trace_of
 from octavo.errors import ConfigError
 from octavo.memory.policies.fifo import Fifo
 from octavo.memory.policies.lru import Lru
-from octavo.replay.sweep import Candidate, capacities, sweep, work
+from octavo.replay.sweep import Candidate, capacities, capacities_in_blocks, sweep, work
+from octavo.replay.trace import RecordedRequest, Trace
 
 CANDIDATES = [Candidate("lru", Lru), Candidate("fifo", Fifo)]
 
@@ -65,6 +66,15 @@ def test_a_capacity_is_a_share_of_all_distinct_blocks(trace):
     (size,) = capacities(trace, [0.29])
 
     assert size.blocks == trace.working_set * 29 // 100
+
+
+def test_a_trace_without_a_block_has_no_capacities():
+    short = Trace("short", 16, (RecordedRequest(0.0, 5, 1, ()),), partial=False)
+
+    with pytest.raises(ConfigError, match="no text of short fills a block of 16 tokens"):
+        capacities(short, [0.5])
+    with pytest.raises(ConfigError, match="no text of short fills"):
+        capacities_in_blocks(short, [4])
 
 
 def test_a_share_of_less_than_one_block_is_refused(trace):

@@ -9,7 +9,8 @@ from replay_traces import mooncake_rows, trace_of, write_trace
 
 from octavo.errors import ConfigError
 from octavo.replay.bounds import endless
-from octavo.replay.trace import in_blocks, read_mooncake
+from octavo.replay.mooncake import read_mooncake
+from octavo.replay.trace import in_blocks
 
 ROW = {"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [0, 1]}
 

@@ -54,7 +54,7 @@ def play(hand):
     hand.run(hand.slice(0, LENGTH - 17), hand.slice(1, 5))
     for _ in range(3):
         hand.run(hand.slice(0, 1), hand.slice(1, 1))
-    hand.start(2, [*prompt[:32], *words(6, seed=2)], like=0)
+    hand.start(2, [*prompt[:30], *words(6, seed=2)], like=0)
     hand.run(hand.slice(0, 1), hand.slice(2, 6), hand.slice(1, 1))
     for _ in range(2):
         hand.run(*(hand.slice(seq, 1) for seq in range(3)))

@@ -2,11 +2,15 @@
 
 FlashInfer cuts the work of a step on the host, about a millisecond for each KV group, which pays
 for runs of queries alone; for single ones our kernels are as fast, need no plan and read what texts
-share once.
+share once. It compiles its kernels when they are first used, which takes nvcc a minute and a half;
+until they are there, prompts go through our kernels too.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +34,33 @@ class _Plan:
     """Of the runs, if they do not follow each other."""
 
 
+class _Compiling:
+    """Runs a function that compiles, in a thread that does not keep the process alive."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._ended = threading.Event()
+        self.error: Exception | None = None
+        """What it raised; to be read when it has ended."""
+        threading.Thread(target=self._run, name="octavo-flashinfer", daemon=True).start()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the end, or so long; returns whether it has ended."""
+        return self._ended.wait(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._function()
+        except Exception as error:  # whoever waits for the kernels says it
+            self.error = error
+        self._ended.set()
+
+
 class FlashInferAttention:
     """Attends to prompts with FlashInfer and with single queries by `TritonAttention`.
 
-    workspace_bytes: for FlashInfer's partial results.
+    workspace_bytes: for FlashInfer's partial results. report: told why FlashInfer does not serve
+    prompts, if it does not.
     """
 
     def __init__(
@@ -43,25 +70,24 @@ class FlashInferAttention:
         dtype: torch.dtype,
         device: torch.device,
         workspace_bytes: int,
+        report: Callable[[str], None],
     ) -> None:
         import flashinfer  # pyright: ignore[reportMissingImports]
 
         self._single = single
         self._dtype = dtype
         self._device = device
-        workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=device)
+        self._report = report
+        self._make_wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper
+        self._workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=device)
         # Two for each group take turns: the numbers of one plan may be on their way to the device
         # while the next is made.
-        self._wrappers = [
-            [
-                flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="auto")
-                for _ in range(2)
-            ]
-            for _ in single.shapes
-        ]
+        self._wrappers = [[self._wrapper() for _ in range(2)] for _ in single.shapes]
         self._turn = 0
         self._plans: list[_Plan | None] = []
         self.shapes = single.shapes
+        self._ready = False
+        self._compiling: _Compiling | None = _Compiling(self._compile)
 
     def pages(self, layer: int) -> Tensor:
         """Return a layer's pages."""
@@ -71,8 +97,32 @@ class FlashInferAttention:
         """Return the number of a layer's KV group."""
         return self._single.group(layer)
 
+    def wait(self, timeout_s: float | None = None) -> Exception | None:
+        """Wait for FlashInfer's compiler, or so long; returns what went wrong, if anything did.
+
+        Then prompts stay with our kernels.
+        """
+        compiling = self._compiling
+        if compiling is None or not compiling.wait(timeout_s):
+            return None
+        self._compiling = None
+        if compiling.error is not None:
+            first = str(compiling.error).strip().partition("\n")[0]
+            reason = f"{type(compiling.error).__name__}: {first}"
+            self._report(f"FlashInfer has no kernels, prompts go through triton's ({reason})")
+        self._ready = compiling.error is None
+        return compiling.error
+
+    @property
+    def compiling(self) -> bool:
+        """True while it is not known whether FlashInfer's kernels will be there."""
+        return self._compiling is not None
+
     def plan(self, groups: tuple[HostGroup, ...]) -> None:
-        """Let FlashInfer cut the runs of a step."""
+        """Let FlashInfer cut the runs of a step, if it is ready."""
+        self.wait(0)
+        if not self._ready:
+            return
         self._turn = 1 - self._turn
         self._plans = [
             None if group.runs is None else self._plan(number, group.runs, group.tables)
@@ -81,7 +131,7 @@ class FlashInferAttention:
 
     def attend(self, layer: int, q: Tensor, step: PagedStep) -> Tensor:
         """Attend with all rows of a step."""
-        if step.captured:
+        if step.captured or not self._ready:
             return self._single.attend(layer, q, step)
         number = self.group(layer)
         out = torch.empty_like(q)
@@ -96,9 +146,39 @@ class FlashInferAttention:
         self._single.attend_single(layer, q, step, out)
         return out
 
+    def _wrapper(self) -> Any:
+        return self._make_wrapper(self._workspace, "NHD", backend="auto")
+
+    def _compile(self) -> None:
+        """Let FlashInfer build and load what the plans of all groups will want."""
+        none, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+        with self._own_stream():
+            for shape in self.shapes:
+                self._cut(self._wrapper(), shape, Runs(none, one, none, none), none)
+
+    @contextmanager
+    def _own_stream(self) -> Generator[None]:
+        """Keep out of the way of the thread that captures and runs steps."""
+        if self._device.type != "cuda":
+            yield
+            return
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                yield
+            stream.synchronize()
+
     def _plan(self, number: int, runs: Runs, tables: Ints) -> _Plan:
-        shape = self.shapes[number]
         wrapper = self._wrappers[number][self._turn]
+        self._cut(wrapper, self.shapes[number], runs, tables)
+        first, end = int(runs.first_rows[0]), int(runs.first_rows[-1] + runs.counts[-1])
+        rows = None
+        if end - first != int(runs.counts.sum()):
+            each = np.repeat(runs.first_rows - (np.cumsum(runs.counts) - runs.counts), runs.counts)
+            rows = torch.from_numpy(each + np.arange(len(each))).to(self._device)
+        return _Plan(wrapper, first, end, rows)
+
+    def _cut(self, wrapper: Any, shape: Shape, runs: Runs, tables: Ints) -> None:
         ends = runs.positions + runs.counts
         blocks = -(-ends // shape.block_size)
         starts = np.cumsum(blocks) - blocks
@@ -118,12 +198,6 @@ class FlashInferAttention:
             q_data_type=self._dtype,
             kv_data_type=self._dtype,
         )
-        first, end = int(runs.first_rows[0]), int(runs.first_rows[-1] + runs.counts[-1])
-        rows = None
-        if end - first != int(runs.counts.sum()):
-            each = np.repeat(runs.first_rows - (np.cumsum(runs.counts) - runs.counts), runs.counts)
-            rows = torch.from_numpy(each + np.arange(len(each))).to(self._device)
-        return _Plan(wrapper, first, end, rows)
 
 
 def _bounds(counts: Ints) -> Tensor:

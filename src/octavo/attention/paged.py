@@ -53,12 +53,26 @@ class PagedStep:
 class PagedAttention(Protocol):
     """Attends on the device, layer by layer; the KV of the step is written by the decoder."""
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """What the kernels are compiled for, one per KV group."""
+        ...
+
+    @property
+    def compiling(self) -> bool:
+        """True while kernels are being compiled that it does without until then."""
+        ...
+
     def pages(self, layer: int) -> Tensor:
         """Return a layer's pages: [num_blocks, 2, block_size, kv_heads, head_dim]; strided."""
         ...
 
     def group(self, layer: int) -> int:
         """Return the number of a layer's KV group."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> Exception | None:
+        """Wait for kernels that are still being compiled; returns why there will be none."""
         ...
 
     def plan(self, groups: tuple[HostGroup, ...]) -> None:
@@ -109,6 +123,14 @@ class TritonAttention:
     def group(self, layer: int) -> int:
         """Return the number of a layer's KV group."""
         return self._home[layer][0]
+
+    @property
+    def compiling(self) -> bool:
+        """False: each kernel is compiled when it is first used."""
+        return False
+
+    def wait(self, timeout_s: float | None = None) -> Exception | None:
+        """Wait for nothing: each kernel is compiled when it is first used."""
 
     def plan(self, groups: tuple[HostGroup, ...]) -> None:
         """Nothing: how steps are cut says it all."""

@@ -5,6 +5,7 @@ Needs numpy only. Positions, rows and places are those of `runner.inputs`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,19 @@ Ints = NDArray[np.int64]
 LEAST_CHUNK = 64
 """Keys of a chunk at least: the kernels' tile."""
 
-_ITEM_KEYS = 28
-"""What beginning an item costs, in keys that could be read meanwhile. Measured on an H200."""
+_ITEM_KEYS = 45
+"""What beginning an item costs, in keys that its team could read meanwhile. Measured on an H200,
+as are the next three."""
+
+_MERGE_KEYS = 40
+"""What it costs to merge parts at all."""
+
+_MERGED_KEYS = 2
+"""And for each query that has some."""
+
+_ALONE = 2 / 3
+"""How long a team takes for a key where most others are done, as a share of what it takes beside
+them: they wait for the same memory."""
 
 SHARING = 4
 """Texts that must begin with the same blocks before reading these once for all is worth it."""
@@ -36,7 +48,7 @@ class Cut:
     window: int | None
     kv_heads: int
     programs: int
-    """That go through the items."""
+    """That fill the device; those that go through the items are teams of one for each KV head."""
     most_parts: int
     """Room for parts."""
     members: int
@@ -45,6 +57,11 @@ class Cut:
     """Keys of a chunk; None: as the step needs it, so that bits depend on the step."""
     share: bool = True
     """Read blocks that texts share once."""
+
+    @property
+    def teams(self) -> int:
+        """Teams that go through the items."""
+        return max(1, self.programs // self.kv_heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +73,17 @@ class EntrySchedule:
     lengths: Ints
     first_part: Ints
     items: Ints
-    """[items, 2]"""
+    """[items, 5]"""
     shared: Ints
     """[shared items, 4]"""
     members: Ints
+    merged: Ints
     chunk: int
-    parted: bool
-    """Some query has more than one chunk."""
+
+    @property
+    def parted(self) -> bool:
+        """Whether some query has more than one chunk."""
+        return len(self.merged) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,37 +148,68 @@ def schedule_entries(
         shared[group.members] = group.keys // chunk
     alone = number >= shared[entry]
     entry, number = entry[alone], number[alone]
-    sizes = np.minimum((number + 1) * chunk, lengths[entry]) - number * chunk
-    order = np.argsort(-sizes, kind="stable")  # what takes longest begins first
-    members, items = _shared_items(groups, table_starts, chunk, cut)
+    seen = np.maximum(number * chunk, first_key[entry])
+    end = np.minimum((number + 1) * chunk, lengths[entry])
+    part = np.where(counts[entry] > 1, first_part[entry] + number, -1)
+    items = np.stack((rows[entry], table_starts[entry], seen, end, part), axis=1)
+    order = _deal(end - seen, cut.teams)[0]
+    members, shared_items = _shared_items(groups, table_starts, chunk, cut)
     return EntrySchedule(
         rows=rows,
         table_starts=table_starts,
         lengths=lengths,
         first_part=first_part,
-        items=np.stack((entry[order], number[order]), axis=1),
-        shared=items,
+        # The last one is nothing to do.
+        items=np.concatenate((items, np.zeros((1, 5), dtype=np.int64)))[order],
+        shared=shared_items,
         members=members,
+        merged=np.flatnonzero(counts > 1),
         chunk=chunk,
-        parted=bool((counts > 1).any()),
     )
 
 
 def _chunk_size(keys: Ints, cut: Cut) -> int:
-    """Choose a chunk with which the program that has most to do ends soonest.
+    """Choose the chunk with which all teams are done soonest, and merging is.
 
-    keys: of each query. Looks at three sizes: about one item for each program, and smaller ones.
+    keys: of each query. Looks at sizes around one item for each team.
     """
-    total = int(keys.sum())
-    largest = _with_room(total, len(keys), total * cut.kv_heads // cut.programs, cut)
-    best, least = largest, _busiest(keys, largest, cut)
-    for chunk in (largest // 2, largest // 4):
+    total, longest = int(keys.sum()), int(keys.max())
+    middle = _with_room(total, len(keys), total // cut.teams, cut)
+    best, least = middle, math.inf
+    for chunk in (4 * middle, 2 * middle, middle, middle // 2, middle // 4):
         if chunk < LEAST_CHUNK or _parts(total, len(keys), chunk) > cut.most_parts:
             break
-        cost = _busiest(keys, chunk, cut)
+        whole, rest = int((keys // chunk).sum()), keys % chunk
+        sizes = np.concatenate((np.full(whole, chunk), rest[rest > 0]))
+        mean = (total + len(sizes) * _ITEM_KEYS) / cut.teams
+        cost = max(mean, _ALONE * _deal(sizes, cut.teams)[1])
+        if longest > chunk:
+            cost += _MERGE_KEYS + _MERGED_KEYS * int((keys > chunk).sum())
         if cost < least:
             best, least = chunk, cost
     return best
+
+
+def _deal(sizes: Ints, teams: int) -> tuple[Ints, int]:
+    """Deal items of so many keys out to teams, one each in every turn.
+
+    Large ones first, and in each turn the largest to the team that has had least. Returns the
+    items turn after turn, -1 where there is none left, and what the busiest team has to do.
+    """
+    turns = -(-len(sizes) // teams)
+    largest_first = np.full(turns * teams, -1)
+    largest_first[: len(sizes)] = np.argsort(-sizes, kind="stable")
+    costs = np.zeros(turns * teams, dtype=np.int64)
+    costs[: len(sizes)] = sizes[largest_first[: len(sizes)]] + _ITEM_KEYS
+    load = np.zeros(teams, dtype=np.int64)
+    dealt = np.empty_like(largest_first).reshape(turns, teams)
+    for turn, (row, cost) in enumerate(
+        zip(largest_first.reshape(turns, teams), costs.reshape(turns, teams), strict=True)
+    ):
+        least_first = np.argsort(load, kind="stable")
+        dealt[turn, least_first] = row
+        load[least_first] += cost
+    return dealt.reshape(-1), int(load.max())
 
 
 def _with_room(keys: int, queries: int, wanted: int, cut: Cut) -> int:
@@ -171,16 +223,6 @@ def _with_room(keys: int, queries: int, wanted: int, cut: Cut) -> int:
 def _parts(keys: int, queries: int, chunk: int) -> int:
     """Return a bound of the parts that queries have: the first and the last may be smaller."""
     return keys // chunk + 2 * queries
-
-
-def _busiest(keys: Ints, chunk: int, cut: Cut) -> int:
-    """Return what the first program has to read: items come largest first, in turns."""
-    whole, rest = keys // chunk, keys % chunk
-    sizes = np.sort(rest[rest > 0])[::-1]
-    turns = np.arange(0, (int(whole.sum()) + len(sizes)) * cut.kv_heads, cut.programs)
-    place = turns // cut.kv_heads - int(whole.sum())
-    partial = sizes[place[place >= 0]]
-    return int((place < 0).sum()) * chunk + int(partial.sum()) + len(turns) * _ITEM_KEYS
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from octavo.cli.options import (
     MaxSeqs,
     Model,
     Offline,
+    PartialBlocks,
     PoolBytes,
     PromptFile,
     Prompts,
@@ -65,6 +66,7 @@ def generate(
     reservation: Reservation = "on_demand",
     scheduling_policy: Scheduling = "fcfs",
     eviction_policy: Eviction = "lru",
+    partial_blocks: PartialBlocks = True,
     backend: Backend = "auto",
     cpu_arithmetic: Arithmetic = None,
     threads: Threads = None,
@@ -96,6 +98,7 @@ def generate(
         reservation=reservation,
         scheduling_policy=scheduling_policy,
         eviction_policy=eviction_policy,
+        partial_blocks=partial_blocks,
         backend=backend,
         cpu_arithmetic=cpu_arithmetic,
         threads=threads,
@@ -103,9 +106,7 @@ def generate(
         deterministic=deterministic,
         offline=offline,
     )
-    if not raw and not llm.get_tokenizer().has_chat_template:
-        note("note: a model without a chat template: it continues the texts")
-        raw = True
+    raw = raw or _lacks_template(llm)
     results = llm.generate([_prompt(llm, text, raw=raw) for text in texts], params)
     if json:
         _print_json(llm, texts, params, results, raw=raw)
@@ -113,6 +114,14 @@ def generate(
         _print_text(texts, results)
     failed = any(answer.finish_reason == "error" for r in results for answer in r.outputs)
     return 1 if failed else 0
+
+
+def _lacks_template(llm: LLM) -> bool:
+    """Say so, if a model can only continue texts."""
+    if llm.get_tokenizer().has_chat_template:
+        return False
+    note("note: a model without a chat template: it continues the texts")
+    return True
 
 
 def _check_shown(params: SamplingParams) -> None:
@@ -193,6 +202,7 @@ def _result_keys(text: str, result: RequestOutput) -> dict[str, object]:
         "request_id",
         "prompt_token_ids",
         "num_cached_tokens",
+        "miss",
         "effective_max_tokens",
         "ttft_s",
         "e2e_s",

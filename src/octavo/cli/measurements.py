@@ -6,8 +6,9 @@ from octavo.cli.curve import bench
 from octavo.cli.kernels import kernels
 from octavo.cli.latency import latency
 from octavo.cli.peers import peers
+from octavo.cli.prefixes import prefixes
 from octavo.cli.sharing import sharing
 from octavo.cli.throughput import throughput
 
-for _measurement in (sharing, throughput, latency, peers, kernels):
+for _measurement in (sharing, prefixes, throughput, latency, peers, kernels):
     bench.command()(_measurement)

@@ -57,6 +57,9 @@ Eviction = Annotated[
         "hotprefix or a plug-in's; with parameters: '{name: lfu, remember: 4}'.",
     ),
 ]
+PartialBlocks = Annotated[
+    bool, Option(help="Copy what a prompt shares with the beginning of a cached block.")
+]
 BACKEND_HELP = (
     "auto, cpu (native kernels, no torch), triton or flashinfer (NVIDIA GPUs), reference (torch), "
     "or a plug-in's."

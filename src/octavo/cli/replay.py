@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from octavo.cli import bench as options
-from octavo.cli.flags import Argument, Option
+from octavo.cli.flags import Argument, Given, Option
 from octavo.cli.output import print_json
+from octavo.cli.recorded import Source, print_blocks
 from octavo.errors import ConfigError
 from octavo.machine import available_cores
+from octavo.sizes import parse_counts
 
 if TYPE_CHECKING:
     from octavo.memory.eviction import EvictionPolicy
+    from octavo.replay.engine import EngineSettings
     from octavo.replay.oracle import About, Oracle
-    from octavo.replay.sweep import Sweep
+    from octavo.replay.sweep import Capacity, EngineSweep, Sweep
     from octavo.replay.trace import Trace
 
 TraceFile = Annotated[
-    Path, Argument(help="JSON lines with timestamp, input_length, output_length and hash_ids, …")
+    Path, Argument(help="A recording, a Mooncake or Azure trace, lengths, or transcripts, …")
 ]
 Policies = Annotated[
     list[str] | None,
@@ -35,87 +38,131 @@ Shares = Annotated[
     str,
     Option("--capacity-share", help="Sizes of the cache, by commas: shares of all its blocks."),
 ]
-BlockSize = Annotated[
-    int | None, Option(help="Tokens per block, a multiple of the trace's; default: as there.")
+Blocks = Annotated[str | None, Option("--capacity-blocks", help="Or in blocks, by commas.")]
+BlockSizes = Annotated[
+    str | None,
+    Option(
+        "--block-size",
+        help="Tokens per block, a multiple of the trace's; default: as there. In mode blocks "
+        "several, by commas.",
+    ),
 ]
-Mode = Annotated[str, Option(help="index: the cache alone, one request at a time.")]
+FileFormat = Annotated[
+    str | None,
+    Option(
+        "--format",
+        help="mooncake, recording, transcript, azure or lengths; default: as the file looks.",
+    ),
+]
+TokenizerOf = Annotated[
+    str | None,
+    Option("--tokenizer", help="For transcripts: a model whose tokenizer to take."),
+]
+Mode = Annotated[
+    str,
+    Option(
+        help="index: the cache alone, one request at a time; engine: with a scheduler; blocks: "
+        "what block sizes lose."
+    ),
+]
 Warm = Annotated[
     bool,
     Option("--warm", help="Count the second half of the time only; the first fills the cache."),
 ]
-Seed = Annotated[int, Option(help="Of what is drawn at random.")]
 HintError = Annotated[
     float | None,
-    Option(help="Say what will be used again, wrong with this probability; default: no hints."),
+    Option(
+        help="index: say what will be used again, wrong with this probability; default: no hints."
+    ),
 ]
 HintAbout = Annotated[
-    str, Option(help="What a hint is about: request, its prefix, or each block by itself.")
+    str, Option(help="index: what a hint is about: request, its prefix, or each block by itself.")
 ]
+Seed = Annotated[int, Option(help="index: of the errors of hints.")]
 Draws = Annotated[
-    int, Option("--bootstrap", help="Draws for intervals of what is gained on lru; 0: none.")
+    int,
+    Option("--bootstrap", help="index: draws for intervals of what is gained on lru; 0: none."),
 ]
+Rate = Annotated[float, Option(help="engine: requests come so many times as fast.")]
+Cost = Annotated[
+    str,
+    Option(help="engine: time of a step, by name, or a record of `bench latency --json`."),
+]
+MaxSeqs = Annotated[int, Option(help="engine: sequences that run at once.")]
+StepTokens = Annotated[int, Option(help="engine: tokens computed in one step.")]
+Scheduling = Annotated[str, Option(help="engine: as --scheduling-policy of an engine.")]
 Jobs = Annotated[int | None, Option(help="Processes; default: one per core of this process.")]
 
 _MOST_JOBS = 1024
 _MOST_DRAWS = 100_000
+_MODES = ("index", "engine", "blocks")
+_OF_INDEX = ("hint_error", "hint_about", "seed", "bootstrap")
+_OF_ENGINES = ("rate", "cost", "max_num_seqs", "max_num_batched_tokens", "scheduling_policy")
+_OF_CACHES = ("policy", "capacity_share", "capacity_blocks", "warm", "jobs", "plot")
+DEFAULT_COST = "h200-llama-3.1-8b"
+_BLOCK_SIZES = "1,16,32,64,128,512"
 
 
 def replay(
     trace: TraceFile,
     policy: Policies = None,
     capacity_share: Shares = "0.05,0.1,0.2,0.5",
-    block_size: BlockSize = None,
+    capacity_blocks: Blocks = None,
+    block_size: BlockSizes = None,
+    format: FileFormat = None,
+    tokenizer: TokenizerOf = None,
     mode: Mode = "index",
     warm: Warm = False,
     hint_error: HintError = None,
     hint_about: HintAbout = "request",
     seed: Seed = 0,
     bootstrap: Draws = 0,
+    rate: Rate = 1.0,
+    cost: Cost = DEFAULT_COST,
+    max_num_seqs: MaxSeqs = 256,
+    max_num_batched_tokens: StepTokens = 8192,
+    scheduling_policy: Scheduling = "fcfs",
     jobs: Jobs = None,
     plot: options.Plot = None,
     json: options.Json = False,
+    given: Given = frozenset(),
 ) -> None:
     """What share of recorded prompts a prefix cache finds, by eviction policy and capacity.
 
-    Beside it the endless cache, and the best cache that knows the future.
+    Beside it the endless cache, and the best cache that knows the future. In mode engine also how
+    long requests wait.
     """
-    from octavo.replay.sweep import Candidate, capacities, sweep, work
-    from octavo.replay.trace import in_blocks, read_mooncake
-
     options.check_plot_file(plot)
-    _check_mode(mode)
-    shares = _shares(capacity_share)
-    processes = _jobs(jobs)
-    oracle = _oracle(hint_error, hint_about, seed)
-    names = list(dict.fromkeys(policy or ["lru"]))
-    candidates = [Candidate(name, _Named(name)) for name in names]
-    for one in candidates:
-        one.make()  # an unknown name is told before the work
-    recorded = read_mooncake(trace)
-    if block_size is not None:
-        recorded = in_blocks(recorded, block_size)
-    sizes = capacities(recorded, shares)
-    from octavo.progress import work_bar
-
-    with work_bar("requests", work(recorded, len(names), len(sizes))) as advance:
-        found = sweep(
-            recorded,
-            candidates,
-            sizes,
-            judged_from_s=recorded.middle_s if warm else -math.inf,
-            oracle=oracle,
-            bootstrap=_draws(bootstrap, names),
-            jobs=processes,
-            advance=advance,
+    _check_mode(mode, given)
+    source = Source(trace, format, tokenizer)
+    if mode == "blocks":
+        print_blocks(
+            source, parse_counts(block_size or _BLOCK_SIZES, name="--block-size"), json=json
         )
+        return
+    engine = None
+    if mode == "engine":
+        engine = _engine(cost, max_num_seqs, max_num_batched_tokens, scheduling_policy, rate)
+    names = list(dict.fromkeys(policy or ["lru"]))
+    hints = _Hints(hint_error, hint_about, seed)
+    ask = _Asked(names, engine, hints.oracle(), _draws(bootstrap, names), warm, _jobs(jobs))
+    for name in ask.policies:
+        _Named(name)()  # an unknown name is told before the work
+    sizes = _Sizes(capacity_share, capacity_blocks, given)
+    recorded = source.read(_one_size(block_size)).at_rate(rate)
+    found = _sweep(recorded, ask, sizes.of(recorded))
     if plot is not None:
         _draw(found, recorded, plot, warm=warm)
     if json:
-        settings: dict[str, object] = {"mode": mode, "policy": names, "capacity_share": shares}
-        settings |= {"block_size": recorded.block_size, "warm": warm}
-        settings |= {"bootstrap": bootstrap}
-        settings |= {"hint_error": hint_error, "hint_about": oracle and hint_about, "seed": seed}
-        settings |= {"python": platform.python_version()}
+        settings = source.keys() | {"mode": mode, "policy": ask.policies}
+        settings |= sizes.keys() | {"block_size": recorded.block_size, "warm": warm}
+        if engine is not None:
+            settings |= {"rate": rate, "cost": cost, "scheduling_policy": scheduling_policy}
+            settings["max_num_seqs"] = max_num_seqs
+            settings["max_num_batched_tokens"] = max_num_batched_tokens
+        else:
+            settings |= hints.keys() | {"bootstrap": bootstrap}
+        settings["python"] = platform.python_version()
         print_json("octavo.replay/1", settings, _payload(found, recorded))
     else:
         _print(found, recorded, warm=warm)
@@ -133,14 +180,102 @@ class _Named:
         return eviction_policy(self.setting, "--policy")()
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be replayed."""
+
+    policies: list[str]
+    engine: EngineSettings | None
+    """None: index mode."""
+    oracle: Oracle | None
+    bootstrap: int
+    warm: bool
+    jobs: int
+
+
+def _sweep(recorded: Trace, ask: _Asked, sizes: list[Capacity]) -> Sweep | EngineSweep:
+    from octavo.progress import work_bar
+    from octavo.replay.sweep import Candidate, sweep, sweep_engine, work
+
+    candidates = [Candidate(name, _Named(name)) for name in ask.policies]
+    since = recorded.middle_s if ask.warm else -math.inf
+    with work_bar("requests", work(recorded, len(candidates), len(sizes))) as advance:
+        if ask.engine is None:
+            return sweep(
+                recorded, candidates, sizes, judged_from_s=since, oracle=ask.oracle,
+                bootstrap=ask.bootstrap, jobs=ask.jobs, advance=advance,
+            )  # fmt: skip
+        return sweep_engine(
+            recorded, candidates, sizes, ask.engine,
+            judged_from_s=since, jobs=ask.jobs, advance=advance,
+        )  # fmt: skip
+
+
 # ── what is asked for ─────────────────────────────────────────────────────────────────────
 
 
-def _check_mode(mode: str) -> None:
-    if mode == "engine":
-        raise ConfigError("--mode engine does not exist yet: leave it out, or give --mode index")
+def _check_mode(mode: str, given: frozenset[str]) -> None:
+    if mode not in _MODES:
+        raise ConfigError(f"--mode {mode!r} is not one of {', '.join(_MODES)}")
+    if mode != "engine":
+        _refuse(given, _OF_ENGINES, "engine")
     if mode != "index":
-        raise ConfigError(f"--mode {mode!r} is not one of index")
+        _refuse(given, _OF_INDEX, "index")
+    if mode == "blocks":
+        _refuse(given, _OF_CACHES, "index or --mode engine")
+
+
+def _refuse(given: frozenset[str], names: tuple[str, ...], mode: str) -> None:
+    for name in names:
+        if name in given:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} belongs to --mode {mode}: give that too, or leave it out")
+
+
+def _one_size(text: str | None) -> int | None:
+    if text is None:
+        return None
+    sizes = parse_counts(text, name="--block-size")
+    if len(sizes) > 1:
+        raise ConfigError(f"--block-size {text}: several sizes are for --mode blocks: give one")
+    return sizes[0]
+
+
+def _engine(
+    cost: str, max_num_seqs: int, max_num_batched_tokens: int, scheduling_policy: str, rate: float
+) -> EngineSettings:
+    from octavo.build import ORDERS
+    from octavo.executors.choice import named
+    from octavo.replay.cost import find_cost
+    from octavo.replay.engine import EngineSettings
+
+    options.step_limits(max_num_seqs, max_num_batched_tokens)
+    if not (0 < rate < math.inf):
+        raise ConfigError(f"--rate must be a positive number, got {rate}")
+    order = named("--scheduling-policy", scheduling_policy, ORDERS, group="octavo.orders")
+    return EngineSettings(find_cost(cost), max_num_seqs, max_num_batched_tokens, order)
+
+
+class _Sizes:
+    """Capacities, as they were asked for."""
+
+    def __init__(self, shares: str, blocks: str | None, given: frozenset[str]) -> None:
+        if blocks is not None and "capacity_share" in given:
+            raise ConfigError("--capacity-share and --capacity-blocks say the same: give one")
+        self._blocks = None if blocks is None else parse_counts(blocks, name="--capacity-blocks")
+        self._shares = _shares(shares)
+
+    def of(self, trace: Trace) -> list[Capacity]:
+        from octavo.replay.sweep import capacities, capacities_in_blocks
+
+        if self._blocks is not None:
+            return capacities_in_blocks(trace, self._blocks)
+        return capacities(trace, self._shares)
+
+    def keys(self) -> dict[str, object]:
+        if self._blocks is not None:
+            return {"capacity_blocks": self._blocks}
+        return {"capacity_share": self._shares}
 
 
 def _draws(count: int, policies: list[str]) -> int:
@@ -151,14 +286,27 @@ def _draws(count: int, policies: list[str]) -> int:
     return count
 
 
-def _oracle(error: float | None, about: str, seed: int) -> Oracle | None:
-    from octavo.replay.oracle import Oracle
+@dataclass(frozen=True, slots=True)
+class _Hints:
+    """Hints from the future, as they were asked for."""
 
-    try:
-        checked = Oracle(0.0 if error is None else error, cast("About", about), seed)
-    except ConfigError as reason:
-        raise ConfigError(f"--hint-error, --hint-about: {reason}") from None
-    return None if error is None else checked
+    error: float | None
+    about: str
+    seed: int
+
+    def oracle(self) -> Oracle | None:
+        from octavo.replay.oracle import Oracle
+
+        try:
+            checked = Oracle(self.error or 0.0, cast("About", self.about), self.seed)
+        except ConfigError as reason:
+            raise ConfigError(f"--hint-error, --hint-about: {reason}") from None
+        return None if self.error is None else checked
+
+    def keys(self) -> dict[str, object]:
+        if self.error is None:
+            return {"hint_error": None}
+        return {"hint_error": self.error, "hint_about": self.about, "seed": self.seed}
 
 
 def _shares(text: str) -> list[float]:
@@ -187,7 +335,7 @@ def _jobs(jobs: int | None) -> int:
 # ── what comes out ────────────────────────────────────────────────────────────────────────
 
 
-def _payload(found: Sweep, trace: Trace) -> dict[str, object]:
+def _payload(found: Sweep | EngineSweep, trace: Trace) -> dict[str, object]:
     facts = {
         "name": trace.name,
         "requests": len(trace.requests),
@@ -204,18 +352,29 @@ def _payload(found: Sweep, trace: Trace) -> dict[str, object]:
     }
 
 
-def _print(found: Sweep, trace: Trace, *, warm: bool) -> None:
-    from octavo.replay.show import replay_table
+def _print(found: Sweep | EngineSweep, trace: Trace, *, warm: bool) -> None:
+    from octavo.replay.show import engine_table, replay_table
+    from octavo.replay.sweep import Sweep
 
-    options.print_tables(replay_table(found, trace, judged=_judged(warm=warm)))
+    judged = _judged(warm=warm)
+    if isinstance(found, Sweep):
+        options.print_tables(replay_table(found, trace, judged=judged))
+    else:
+        options.print_tables(engine_table(found, trace, judged=judged))
 
 
-def _draw(found: Sweep, trace: Trace, path: Path, *, warm: bool) -> None:
+def _draw(found: Sweep | EngineSweep, trace: Trace, path: Path, *, warm: bool) -> None:
     from octavo.bench.plot import new_figure, save_figure
-    from octavo.replay.plot import draw_hit_rates
+    from octavo.replay.plot import draw_engine, draw_hit_rates
+    from octavo.replay.sweep import Sweep
 
-    figure = new_figure(6.4, 4.2)
-    draw_hit_rates(figure, found, f"{trace.name}, {_judged(warm=warm)}")
+    title = f"{trace.name}, {_judged(warm=warm)}"
+    if isinstance(found, Sweep):
+        figure = new_figure(6.4, 4.2)
+        draw_hit_rates(figure, found, title)
+    else:
+        figure = new_figure(10.4, 4.2)
+        draw_engine(figure, found, title)
     save_figure(figure, path)
 
 

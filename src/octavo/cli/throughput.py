@@ -123,6 +123,7 @@ def throughput(
     )
     facts = engine_facts(llm.built.backend, llm.built.device)
     with llm:
+        llm.built.finish_start()
         rows = _measure(llm, works, setting, rounds)
     _show(_Found(rows, facts, llm.config, llm.built.model_path.name, rounds), plot, json=json)
 

@@ -11,6 +11,7 @@ import msgspec
 from octavo.contract.batch import Logprobs, Sample
 from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockKey, SeqId, StepId
+from octavo.contract.misses import Miss
 from octavo.contract.namespace import Namespace
 from octavo.contract.sampling import SamplingParams
 
@@ -105,6 +106,8 @@ class Sequence:
         "load_deadline_s",
         "looks_back",
         "lost_tokens",
+        "miss",
+        "paused",
         "phase",
         "preemptions",
         "prompt_length",
@@ -163,10 +166,14 @@ class Sequence:
         """What is known of them, in order."""
         self.cached_tokens: int | None = None
         """Prompt tokens found in memory when the sequence was first admitted."""
+        self.miss: Miss | None = None
+        """Why no more of them was found; also what only the operator may know."""
         self.load_deadline_s = 0.0
         """Phase LOADING ends at this time of the engine's clock."""
         self.lost_tokens = 0
         """Tokens whose KV was given up by the last preemption."""
+        self.paused = False
+        """It is given no tokens for now."""
         self.preemptions = 0
         self.failures = 0
         self.spared_until = 0
@@ -220,3 +227,5 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     prompt_logprobs: tuple[Logprobs, ...] = ()
     """With the first token of choice 0, if the request asks for them: one for each token of the
     prompt but the first."""
+    miss: Miss | None = None
+    """With the first token: why the rest of the prompt was not in memory."""

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from octavo.contract.batch import Batch, StepResult
+from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
 from octavo.engine.answer import AnswerText, Logprob, Speller
@@ -35,6 +36,26 @@ class ModelRunner(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Is told of every request, between two steps; must be quick and raise nothing."""
+
+    def begin(self, request: Request) -> None:
+        """A request has been queued."""
+        ...
+
+    def take_in(self, update: Update, finish: FinishReason | None) -> None:
+        """A choice has new tokens; `finish`: it has ended, by the update or by a stop string."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """A request has been ended from outside; it may be unknown, or have ended before."""
+        ...
+
+    def close(self) -> None:
+        """The engine is closed."""
+        ...
+
+
 class Output(msgspec.Struct, frozen=True):
     """News of one choice of a request."""
 
@@ -54,6 +75,8 @@ class Output(msgspec.Struct, frozen=True):
     """One for each of `token_ids`, if the request asks for them."""
     prompt_logprobs: tuple[dict[int, Logprob], ...] = ()
     """With the first token of choice 0: one for each token of the prompt but the first."""
+    miss: Miss | None = None
+    """With the first token of a choice: why the rest of its prompt was not in memory."""
 
 
 class Engine:
@@ -84,6 +107,11 @@ class Engine:
         self._speller = Speller(tokenizer)
         self._backlog: list[Output] = []
         """News that the caller has not been given yet: an interrupt came between."""
+        self._observers: list[Observer] = []
+
+    def watch(self, observer: Observer) -> None:
+        """Tell an observer of every request from now on."""
+        self._observers.append(observer)
 
     def add(self, request: Request) -> int:
         """Queue a request; returns its effective maximum of output tokens.
@@ -93,6 +121,8 @@ class Engine:
         effective = self._scheduler.add(request)
         for index in range(request.sampling.choices):
             self._texts[request.id, index] = AnswerText(self._tokenizer, request.sampling)
+        for observer in self._observers:
+            observer.begin(request)
         return effective
 
     def abort(self, request_id: str) -> None:
@@ -101,6 +131,8 @@ class Engine:
         self._backlog = [news for news in self._backlog if news.request_id != request_id]
         for key in [key for key in self._texts if key[0] == request_id]:
             del self._texts[key]
+        for observer in self._observers:
+            observer.abort(request_id)
 
     @property
     def busy(self) -> bool:
@@ -142,6 +174,8 @@ class Engine:
     def close(self) -> None:
         """Stop the runner; requests that are not finished are lost."""
         self._runner.close()
+        for observer in self._observers:
+            observer.close()
 
     def _submit(self, batch: Batch) -> None:
         try:
@@ -177,6 +211,8 @@ class Engine:
             finish, stop_reason = FinishReason.STOP, answer.stopped
         if finish is not None:
             del self._texts[key]
+        for observer in self._observers:
+            observer.take_in(update, finish)
         return Output(
             update.request_id,
             update.index,
@@ -189,4 +225,5 @@ class Engine:
             update.error,
             self._speller.name(update.logprobs, decode=answer.decodes),
             self._speller.name(update.prompt_logprobs, decode=answer.decodes),
+            update.miss,
         )

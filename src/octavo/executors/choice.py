@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from octavo.errors import ConfigError
 
@@ -63,6 +63,15 @@ class Choice(Protocol):
         self, num_blocks: int, on_logits: Observer | None
     ) -> tuple[ModelRunner, tuple[int, ...]]:
         """Load the weights; return a runner, and the row counts in which it computes if strict."""
+        ...
+
+
+@runtime_checkable
+class StartsEarly(Protocol):
+    """A runner that serves before all of its kernels are compiled."""
+
+    def finish_start(self) -> None:
+        """Wait for the rest of its kernels."""
         ...
 
 

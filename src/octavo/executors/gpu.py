@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,9 @@ NAMES = (FLASHINFER, TRITON)
 
 FLASHINFER_HEADS = (64, 128, 256)
 
+_COMPILED_S = 5.0
+"""How long the start waits for FlashInfer's kernels: longer than to load what has been compiled."""
+
 LEAST_CAPABILITY = (8, 0)
 """Of a card: before Ampere none multiplies bfloat16."""
 
@@ -56,6 +60,10 @@ class GpuChoice:
     plain: TorchChoice
     """The same on the reference executor: what is known of the model's memory."""
     backend: str
+    report: Callable[[str], None]
+    """Told what serves prompts while FlashInfer's kernels are compiled, or without them."""
+    required: bool
+    """The backend is asked for by name."""
     depth: int = 2
 
     @property
@@ -124,8 +132,23 @@ class GpuChoice:
             fused, arena, attention, cutter, newest, graphs=graphs, on_logits=on_logits
         )
         if arena.device.type == "cuda":
+            self._await_kernels(attention)
             runner.warm_up(config.max_num_batched_tokens, longest)
         return runner
+
+    def _await_kernels(self, attention: PagedAttention) -> None:
+        """Wait for attention's kernels as long as loading takes. Raises GpuUnfit if they fail."""
+        error = attention.wait(_COMPILED_S)
+        if error is not None and self.required:
+            raise GpuUnfit(
+                f"the backend {self.backend} cannot compile its kernels: FlashInfer needs nvcc of "
+                f"CUDA's toolkit, or flashinfer-jit-cache; or choose the backend {TRITON}"
+            ) from error
+        if attention.compiling:
+            self.report(
+                "FlashInfer compiles its kernels, once, for a minute or two; until then prompts go "
+                "through triton's"
+            )
 
     def _attention(self, single: TritonAttention, decoder: Decoder) -> PagedAttention:
         """Put FlashInfer before our kernels, if it is asked for."""
@@ -134,7 +157,11 @@ class GpuChoice:
         from octavo.attention.flashinfer import FlashInferAttention
 
         return FlashInferAttention(
-            single, dtype=decoder.dtype, device=decoder.device, workspace_bytes=FLASHINFER_BYTES
+            single,
+            dtype=decoder.dtype,
+            device=decoder.device,
+            workspace_bytes=FLASHINFER_BYTES,
+            report=self.report,
         )
 
     def _graphs(
@@ -156,13 +183,29 @@ class GpuChoice:
         return graphs
 
 
-def choose_gpu(config: EngineConfig, checkpoint: Checkpoint) -> GpuChoice:
-    """Choose the GPU executor.
+def choose_gpu(
+    config: EngineConfig, checkpoint: Checkpoint, *, report: Callable[[str], None]
+) -> GpuChoice:
+    """Choose the GPU executor; `auto` means FlashInfer where it is installed and fits.
 
     Raises ConfigError if the device or a library is missing; GpuUnfit, which is one, if the
-    kernels cannot do what is asked for.
+    kernels cannot do what is asked for. report: see `GpuChoice`.
     """
-    backend = TRITON if config.backend == "auto" else config.backend
+    if config.backend != "auto":
+        return _choose(config.backend, config, checkpoint, report)
+    if config.deterministic or importlib.util.find_spec(FLASHINFER) is None:
+        return _choose(TRITON, config, checkpoint, report)
+    try:
+        return _choose(FLASHINFER, config, checkpoint, report)
+    except GpuUnfit as unfit:
+        other = _choose(TRITON, config, checkpoint, report)
+        report(f"backend: {TRITON} ({unfit})")
+        return other
+
+
+def _choose(
+    backend: str, config: EngineConfig, checkpoint: Checkpoint, report: Callable[[str], None]
+) -> GpuChoice:
     refuse_cpu_settings(config, backend)
     stored_dtype = checkpoint.dtype if interpreted() else fused_dtype(checkpoint.dtype)
     dtype = stored_dtype if config.dtype == "auto" else config.dtype
@@ -194,7 +237,8 @@ def choose_gpu(config: EngineConfig, checkpoint: Checkpoint) -> GpuChoice:
     if backend == FLASHINFER:
         _check_flashinfer(plain)
     way = replace(FUSED, library_bytes=FLASHINFER_BYTES) if backend == FLASHINFER else FUSED
-    return GpuChoice(replace(plain, config=replace(config, dtype=dtype), way=way), backend)
+    plain = replace(plain, config=replace(config, dtype=dtype), way=way)
+    return GpuChoice(plain, backend, report, required=config.backend != "auto")
 
 
 def _check_libraries(backend: str) -> None:

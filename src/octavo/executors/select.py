@@ -29,18 +29,18 @@ def select_executor(
 ) -> Choice:
     """Choose the executor. Raises ConfigError if the one that is named, or any, cannot do it.
 
-    report: told why `auto` does not take the native executor.
+    report: told why `auto` does not take the quickest, and what a start does not wait for.
     """
     if config.backend == NATIVE:
         return _native(config, checkpoint, report)
     if config.backend in gpu.NAMES:
-        return gpu.choose_gpu(config, checkpoint)
+        return gpu.choose_gpu(config, checkpoint, report=report)
     if config.backend != AUTO:
         return choose_torch(config, checkpoint)
     native_alone = config.cpu_arithmetic is not None or config.threads is not None
     if not native_alone and _means_gpu(config.device):
         try:
-            return gpu.choose_gpu(config, checkpoint)
+            return gpu.choose_gpu(config, checkpoint, report=report)
         except gpu.GpuUnfit as unfit:
             reason = str(unfit)
     else:
@@ -79,7 +79,9 @@ def explain_auto() -> tuple[str, str]:
     if torch_sees_gpu():
         if importlib.util.find_spec("triton") is None:
             return REFERENCE, "torch sees a GPU, but Triton is not installed"
-        return gpu.TRITON, "torch sees a GPU"
+        if importlib.util.find_spec(gpu.FLASHINFER) is None:
+            return gpu.TRITON, "torch sees a GPU, FlashInfer is not installed"
+        return gpu.FLASHINFER, "torch sees a GPU, FlashInfer is installed"
     try:
         isa = native_isa()
     except NativeUnfit as unfit:

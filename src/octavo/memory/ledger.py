@@ -12,11 +12,11 @@ class Ledger:
     """Who publishes which tentative block in which step."""
 
     def __init__(self) -> None:
-        self._open: dict[StepId, list[tuple[Block, SeqId]]] = {}
+        self._open: dict[StepId, list[tuple[list[Block], SeqId]]] = {}
 
-    def note(self, step: StepId, block: Block, writer: SeqId) -> None:
-        """Remember a block that `step` writes for `writer`."""
-        self._open.setdefault(step, []).append((block, writer))
+    def note(self, step: StepId, blocks: list[Block], writer: SeqId) -> None:
+        """Remember blocks that `step` writes for `writer`."""
+        self._open.setdefault(step, []).append((blocks, writer))
 
     def close(self, step: StepId) -> list[Block]:
         """Forget a step that went well; return its blocks that still hold what it wrote.
@@ -24,8 +24,11 @@ class Ledger:
         A block that lost its text since (evicted, then written by a later step) is left out.
         """
         entries = self._open.pop(step, [])
-        blocks = {block.id: block for block, _ in entries if block.written_step == step}
-        return list(blocks.values())
+        # Evicted and published once more within one step, a block stands here twice.
+        blocks = dict.fromkeys(
+            block for written, _ in entries for block in written if block.written_step == step
+        )
+        return list(blocks)
 
     def tainted(self, failed: StepId, doomed: set[SeqId], alive: Container[SeqId]) -> list[Block]:
         """Return the tentative blocks that cannot be trusted after a failed step.
@@ -37,9 +40,10 @@ class Ledger:
             block
             for step, entries in self._open.items()
             if step >= failed
-            for block, writer in entries
+            for blocks, writer in entries
+            if step == failed or writer in doomed or writer not in alive
+            for block in blocks
             if block.written_step == step
-            and (step == failed or writer in doomed or writer not in alive)
         ]
 
     def steps(self) -> Iterable[StepId]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from octavo.contract.batch import Copy, Move
-from octavo.contract.ids import BlockId, BlockKey, MoveId, SeqId, StepId
+from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
+from octavo.contract.misses import Miss
 from octavo.contract.request import Sequence
 from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, RequestError
 from octavo.memory.allocator import Allocator
-from octavo.memory.block import Block
 from octavo.memory.groups import Groups
 from octavo.memory.hints import note_hints
 from octavo.memory.keys import extend_keys
 from octavo.memory.ledger import Ledger
+from octavo.memory.misses import MissFinder
 from octavo.memory.placement import DeviceOnly, PlacementPolicy
-from octavo.memory.prefix import Hit, PrefixFinder, block_text
+from octavo.memory.prefix import Hit, PrefixFinder, run_texts
 from octavo.memory.table import Table
 from octavo.memory.tier import Tier
 from octavo.memory.transfers import Transfers
@@ -48,6 +49,7 @@ class KVCacheManager:
         self._groups = groups
         self._sizes = groups.sizes
         self._prefixes = PrefixFinder(groups, tiers)
+        self._misses = MissFinder(groups, tiers)
         self._tiers = tiers
         self._device = tiers[0]
         self._pool = tiers[0].pool
@@ -58,6 +60,11 @@ class KVCacheManager:
         self._allocator = Allocator(groups, tiers[0].pool)
         self._promises = self._allocator.promises
         self._reserve = tiers[0].pool.size // _RESERVE
+
+    def begin_step(self, now_s: float) -> None:
+        """A step is about to be planned. now_s: seconds on the engine's clock."""
+        if self._device.departures is not None:
+            self._device.departures.advance(now_s, self._pool.evictions)
 
     # ── before admission ──────────────────────────────────────────────────────────────────
 
@@ -87,12 +94,17 @@ class KVCacheManager:
         Changes no block.
         """
         hit = self._prefixes.find(seq, seq.reusable)
-        if not self._transfers.open:
-            return hit
-        late = self._first_load(hit, self._transfers.late)
-        if late is not None:
-            hit = self._prefixes.find(seq, late)
-        return hit._replace(arriving=self._first_load(hit, self._transfers.awaited) is not None)
+        if self._transfers.open:
+            late = hit.first_load(self._sizes, self._transfers.late)
+            if late is not None:
+                hit = self._prefixes.find(seq, late)
+            if hit.first_load(self._sizes, self._transfers.awaited) is not None:
+                return hit._replace(arriving=True)
+        return hit if hit.loads else self._prefixes.lengthen(seq, hit, seq.reusable)
+
+    def explain(self, seq: Sequence, hit: Hit) -> Miss | None:
+        """Say why no more was found of a sequence that has not been admitted; None: all was."""
+        return self._misses.explain(seq, hit)
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before what is promised at admission fits; 0: it fits."""
@@ -121,7 +133,11 @@ class KVCacheManager:
             self._pool.reuse(block.id for tier, block in run if tier == 0)
         self._tables[seq.id] = table
         self._adopt_runs(seq, table, hit)
-        table.sealed = hit.tokens
+        self._misses.remember(seq, hit)
+        if hit.tails:
+            self._allocator.copy_tails(table, hit.tails, hit.tokens, step)
+        table.measure(self._groups)
+        table.sealed = hit.tokens // self._groups.align * self._groups.align
         self._promises.make(table, seq)
         done = self._allocator.grow((table, hit.tokens, upto))
         assert done, f"sequence {seq.id} was admitted without room for {upto} tokens"
@@ -164,24 +180,28 @@ class KVCacheManager:
     def adopt(self, seq: Sequence) -> int:
         """Take over blocks, written since admission, that continue the sequence's text.
 
-        Returns the tokens gained; 0 as a rule. What is not reusable is left to compute.
+        Returns the tokens gained; 0 as a rule. What is not reusable is left to compute. A block
+        that the sequence has begun to write is given up for one that is full.
         """
-        start = seq.scheduled
-        table = self._tables[seq.id]
-        if start % self._groups.align or table.held_tokens(self._sizes) != start:
+        start, table = seq.scheduled, self._tables[seq.id]
+        if not table.ends_at(start, self._sizes) or table.forked:
             return 0
-        hit = self._prefixes.find(seq, seq.reusable, start, tiers=1)
-        if hit.tokens > start:
-            for run in hit.runs:
-                self._pool.reuse(block.id for _, block in run)
-            for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True)):
-                if first > start // self._sizes[group]:
-                    self._allocator.drop(table.cut_front(group, first), table.last_step)
-                    table.skip(group, first)
-                table.append(group, (block.id for _, block in run))
-            table.measure(self._groups)
-            self._promises.update(table)
-            table.sealed = hit.tokens
+        whole = start // self._groups.align * self._groups.align
+        hit = self._prefixes.find(seq, seq.reusable, whole, tiers=1)
+        if hit.tokens <= start:
+            return 0
+        for run in hit.runs:
+            self._pool.reuse(block.id for _, block in run)
+        for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True)):
+            gone = table.cut_end(group, whole // self._sizes[group])
+            if first > len(table.ids[group]):
+                gone += table.cut_front(group, first)
+                table.skip(group, first)
+            self._allocator.drop(gone, table.last_step)
+            table.append(group, (block.id for _, block in run))
+        table.measure(self._groups)
+        self._promises.update(table)
+        table.sealed = hit.tokens
         return hit.tokens - start
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -239,8 +259,11 @@ class KVCacheManager:
     def commit(self, step: StepId) -> None:
         """A step went well: its blocks are safe to copy, to keep and to tell others about."""
         self._allocator.collected = step
-        for block in self._ledger.close(step):
-            self._commit_block(block)
+        blocks = self._ledger.close(step)
+        self._device.commit(blocks)
+        for block in blocks:
+            for tier in self._placement.copies(block):
+                self._transfers.store(block, tier)
 
     def revoke(self, step: StepId, doomed: set[SeqId]) -> set[SeqId]:
         """A step failed: forget what it and its readers wrote.
@@ -328,19 +351,9 @@ class KVCacheManager:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
-    def _first_load(self, hit: Hit, concerns: Callable[[int, BlockKey], bool]) -> int | None:
-        """Position of the first block in a slower tier whose text `concerns` says yes to."""
-        positions = [
-            index * self._sizes[group]
-            for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True))
-            for index, (tier, block) in enumerate(run, start=first)
-            if tier and block.key is not None and concerns(group, block.key)
-        ]
-        return min(positions, default=None)
-
     def _adopt_runs(self, seq: Sequence, table: Table, hit: Hit) -> None:
         """Fill a new table with the known prefix; blocks of slower tiers get loads."""
-        loads = any(tier for run in hit.runs for tier, _ in run)
+        loads = hit.loads
         if loads:
             self._transfers.expect(seq.id, hit.tokens)
         for group, (run, size) in enumerate(zip(hit.runs, self._sizes, strict=True)):
@@ -356,16 +369,17 @@ class KVCacheManager:
                 self._pool.fill(target, size)
                 table.append(group, [target])
                 self._transfers.load(seq.id, source, tier, target, index * size)
-        table.measure(self._groups)
 
     def _write(self, seq: Sequence, table: Table, start: int, upto: int, step: StepId) -> None:
         """Note that `step` writes positions start … upto - 1, and publish what becomes full."""
         if upto == start:
             return
         for group, size in enumerate(self._sizes):
-            ids = table.ids[group]
-            for index in range(start // size, -(-upto // size)):
-                self._pool.fill(ids[index], min(size, upto - index * size))
+            ids, end = table.ids[group], upto // size
+            if start // size < end:
+                self._pool.fill_whole(ids[start // size : end], size)
+            if upto % size:
+                self._pool.fill(ids[end], upto % size)
         table.last_step = step
         known = min(upto, len(seq.tokens))
         if known - table.sealed >= self._groups.unit:
@@ -376,19 +390,14 @@ class KVCacheManager:
         groups = self._groups
         extend_keys(seq, groups.unit, known)
         for group, size in enumerate(self._sizes):
-            first = max(table.sealed // size, table.first[group])
-            for index in range(first, known // size):
-                block = self._pool.blocks[table.ids[group][index]]
-                if block.key is not None:
-                    continue
-                if self._device.publish(block, block_text(groups, seq, group, index), step=step):
-                    self._ledger.note(step, block, seq.id)
+            first, end = max(table.sealed // size, table.first[group]), known // size
+            if first < end:
+                blocks = [self._pool.blocks[i] for i in table.ids[group][first:end]]
+                texts = run_texts(groups, seq, group, first, end)
+                published = self._device.publish_run(group, blocks, texts, step)
+                if published:
+                    self._ledger.note(step, published, seq.id)
         table.sealed = known // groups.align * groups.align
-
-    def _commit_block(self, block: Block) -> None:
-        block.written_step = 0
-        for tier in self._placement.copies(block):
-            self._transfers.store(block, tier)
 
     def _unsafe(self, seq: SeqId) -> list[BlockId]:
         """Blocks of a sequence that may have been written by a step in flight.
@@ -412,11 +421,7 @@ class KVCacheManager:
         ):
             tokens = 0
         for group, size in enumerate(self._sizes):
-            ids, end = table.ids[group], tokens // size
-            lost = ids[max(end, table.first[group]) :]
-            del ids[end:]
-            table.first[group] = min(table.first[group], end)
-            self._pool.drop(reversed(lost))
+            self._pool.drop(table.cut_end(group, tokens // size))
         table.measure(self._groups)
         self._promises.update(table)
         table.sealed = min(table.sealed, tokens)

@@ -65,13 +65,15 @@ class BlockPool:
         if count > self.available:
             raise OutOfBlocks(f"{count} blocks asked of a pool with {self.available} available")
         taken: list[BlockId] = []
+        blocks, free = self.blocks, self._free
+        evict, on_evict = self._policy.pop, self._on_evict
+        self.evictions += max(0, count - len(free))
         for _ in range(count):
-            if self._free:
-                block = self.blocks[self._free.pop()]
+            if free:
+                block = blocks[free.pop()]
             else:
-                block = self._policy.pop()
-                self.evictions += 1
-                self._on_evict(block)
+                block = evict()
+                on_evict(block)
             block.refs = 1
             block.group = group
             block.filled = 0
@@ -142,12 +144,30 @@ class BlockPool:
         for block_id in ids:
             self.blocks[block_id].hint = hint
 
+    def assign(self, block_id: BlockId, group: int) -> None:
+        """Let a held block, still empty, hold layers of another KV group."""
+        block = self.blocks[block_id]
+        assert not block.filled, f"{block} holds tokens of group {block.group}"
+        self.held_by_group[block.group] -= 1
+        self.held_by_group[group] += 1
+        block.group = group
+
     def fill(self, block_id: BlockId, upto: int) -> None:
         """Note that the first `upto` slots of a held block hold tokens; never fewer than before."""
         block = self.blocks[block_id]
         if upto > block.filled:
             self.filled += (upto - block.filled) * self._weights[block.group]
             block.filled = upto
+
+    def fill_whole(self, ids: Iterable[BlockId], size: int) -> None:
+        """Note that all `size` slots of held blocks of one group hold tokens."""
+        blocks, added, block = self.blocks, 0, None
+        for block_id in ids:
+            block = blocks[block_id]
+            added += size - block.filled
+            block.filled = size
+        if block is not None:
+            self.filled += added * self._weights[block.group]
 
     def discard(self, block: Block) -> None:
         """Move a cached block whose key has been withdrawn to the free ones."""

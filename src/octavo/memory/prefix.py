@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from octavo.contract.ids import BlockKey
 from octavo.contract.request import Sequence
 from octavo.memory.block import Block
 from octavo.memory.groups import Groups
-from octavo.memory.keys import extend_keys
+from octavo.memory.keys import extend_keys, token_bytes
+from octavo.memory.siblings import TOKEN_BYTES, Siblings
 from octavo.memory.tier import Text, Tier
 
 Found = tuple[int, Block]
@@ -23,8 +26,31 @@ class Hit(NamedTuple):
     """Per KV group, the (tier, block) of each block that was found, in order."""
     firsts: tuple[int, ...]
     """Per KV group, the index of the first of these in a table."""
+    tails: tuple[Block | None, ...] = ()
+    """Per KV group, the device block whose first tokens are the hit's last ones, to be copied since
+    they do not fill a block; None where they do. Empty: the hit ends with a block everywhere."""
     arriving: bool = False
     """Part of it is being loaded for another sequence: worth waiting for."""
+
+    def first_load(
+        self, sizes: tuple[int, ...], concerns: Callable[[int, BlockKey], bool]
+    ) -> int | None:
+        """Position of the first block in a slower tier whose text `concerns` says yes to.
+
+        sizes: tokens per block.
+        """
+        positions = [
+            index * sizes[group]
+            for group, (run, first) in enumerate(zip(self.runs, self.firsts, strict=True))
+            for index, (tier, block) in enumerate(run, start=first)
+            if tier and block.key is not None and concerns(group, block.key)
+        ]
+        return min(positions, default=None)
+
+    @property
+    def loads(self) -> bool:
+        """True if part of it has to come from a slower tier."""
+        return any(tier for run in self.runs for tier, _ in run)
 
 
 class PrefixFinder:
@@ -63,6 +89,40 @@ class PrefixFinder:
         )
         return Hit(best, runs, firsts)
 
+    def lengthen(self, seq: Sequence, hit: Hit, upto: int) -> Hit:
+        """Add what the next block begins with, at most up to position `upto`.
+
+        hit: found by `find`, which ends with blocks of the device. Of the blocks that follow it in
+        each group, the one that begins most like the text counts; what all groups have is added.
+        Only committed blocks are looked at: no failing step can spoil what is copied from them.
+        """
+        groups, siblings, start = self._groups, self._tiers[0].siblings, hit.tokens
+        if siblings is None or start >= upto:
+            return hit
+        ahead = token_bytes(seq.tokens[start : min(upto, start + groups.align)])
+        parent = seq.keys[start // groups.unit - 1] if start else seq.root
+        chains: list[list[Block]] = []
+        end = start + groups.align
+        for group, size in enumerate(groups.sizes):
+            chain, shared = _alike(siblings, group, parent, ahead, size)
+            end = min(end, start + shared)
+            if end == start:
+                return hit
+            chains.append(chain)
+        firsts = tuple(
+            max(first, groups.first_seen(group, end)) for group, first in enumerate(hit.firsts)
+        )
+        runs = list[list[Found]]()
+        tails = list[Block | None]()
+        for size, chain, run, before, first in zip(
+            groups.sizes, chains, hit.runs, hit.firsts, firsts, strict=True
+        ):
+            whole = (end - start) // size
+            run = run + [(0, block) for block in chain[:whole]]
+            runs.append(run[first - before :])
+            tails.append(chain[whole] if end % size else None)
+        return Hit(end, tuple(runs), firsts, tuple(tails))
+
     def _end_for_windows(self, search: _Search, start: int, best: int) -> int:
         """Return the longest prefix up to `best` whose end every window finds in memory."""
         groups = self._groups
@@ -90,6 +150,40 @@ def block_text(groups: Groups, seq: Sequence, group: int, index: int) -> Text:
     return Text(seq.keys[last - 1], seq.keys[first - 1] if first else seq.root, tokens, index)
 
 
+def _alike(
+    siblings: Siblings, group: int, parent: BlockKey, ahead: bytes, size: int
+) -> tuple[list[Block], int]:
+    """Follow a text from a block's end on; returns blocks and how many tokens they share with it.
+
+    ahead: the text, int32, little-endian. All blocks but the last are shared whole.
+    """
+    chain, shared, width = list[Block](), 0, size * TOKEN_BYTES
+    while shared * TOKEN_BYTES < len(ahead):
+        rest = ahead[shared * TOKEN_BYTES :][:width]
+        found = siblings.best(group, parent, rest)
+        if found is None:
+            break
+        block, common = found
+        chain.append(block)
+        shared += common
+        if common < size:
+            break
+        assert block.key is not None, f"{block} is a sibling without a text"
+        parent = block.key
+    return chain, shared
+
+
+def run_texts(
+    groups: Groups, seq: Sequence, group: int, first: int, end: int
+) -> Iterable[tuple[BlockKey, BlockKey, bytes, int]]:
+    """Return the fields of `block_text` for blocks `first` … `end` - 1."""
+    if groups.sizes[group] != groups.unit:
+        return (block_text(groups, seq, group, index) for index in range(first, end))
+    keys = seq.keys[first:end]
+    parents = [seq.keys[first - 1] if first else seq.root, *keys]
+    return zip(keys, parents, seq.units[first:end], range(first, end), strict=False)
+
+
 class _Search:
     """The look-ups of one search: each block is looked up once."""
 
@@ -104,8 +198,10 @@ class _Search:
 
     def end_of_run(self, group: int, first: int, end: int) -> int:
         """Return the aligned position up to which blocks from index `first` on are found."""
-        run = self._runs[group] = list[Found]()
-        for index in range(first, end):
+        texts = run_texts(self._groups, self._seq, group, first, end)
+        run: list[Found] = [(0, block) for block in self._tiers[0].find_run(group, texts)]
+        self._runs[group] = run
+        for index in range(first + len(run), end):
             found = self._look_up(group, index)
             if found is None:
                 break

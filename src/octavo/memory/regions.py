@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
+from octavo.contract.misses import Miss
 from octavo.contract.request import Sequence
 from octavo.contract.usage import Usage
 from octavo.errors import Corrupted
@@ -73,6 +74,10 @@ class RegionCache:
     def lookup(self, seq: Sequence) -> Hit:
         """Nothing is ever found."""
         return Hit(0, ([],), (0,))
+
+    def explain(self, seq: Sequence, hit: Hit) -> Miss | None:
+        """Nothing is ever looked for, so that nothing is missing."""
+        return None
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must come back before the region fits; 0: it fits."""
@@ -160,6 +165,9 @@ class RegionCache:
             raise Corrupted(f"sums {kept}, regions say {self._sums}")
 
     # ── what only paging has ──────────────────────────────────────────────────────────────
+
+    def begin_step(self, now_s: float) -> None:
+        """Nothing is remembered."""
 
     def adopt(self, seq: Sequence) -> int:
         """Nothing to take over."""

@@ -51,7 +51,8 @@ class Table:
         self.last_step: StepId = 0
         """The last step that writes here."""
         self.inherited_step: StepId = 0
-        """The last step that had written, or was to write, here when this table was forked."""
+        """The last step that had written, or was to write, here when this table was forked; or that
+        copies into a block with which it began."""
         self._unchanged: _Growth | None = None
         """What `growth` returns as long as no block has been added or replaced."""
 
@@ -72,6 +73,16 @@ class Table:
         gone = ids[first:index]
         ids[first:index] = [NO_BLOCK] * len(gone)
         self.first[group] = first + len(gone)
+        return gone
+
+    def cut_end(self, group: int, index: int) -> list[BlockId]:
+        """Give up a group's entries from `index` on; returns their blocks, last block first."""
+        ids, first = self.ids[group], self.first[group]
+        gone = ids[max(index, first) :]
+        del ids[index:]
+        self.first[group] = min(first, len(ids))
+        self.sent[group] = min(self.sent[group], len(ids))
+        gone.reverse()
         return gone
 
     def live(self, group: int) -> list[BlockId]:
@@ -105,10 +116,10 @@ class Table:
             passed = map(groups.passed_at, range(len(sizes)), self.first)
             self.frees_at = min(passed)
 
-    def held_tokens(self, sizes: tuple[int, ...]) -> int | None:
-        """Tokens that exactly fill every group's entries, or None if the groups differ."""
-        held = {len(ids) * size for ids, size in zip(self.ids, sizes, strict=True)}
-        return held.pop() if len(held) == 1 else None
+    def ends_at(self, position: int, sizes: tuple[int, ...]) -> bool:
+        """True if every group has the blocks of so many tokens and none beyond."""
+        counts = [-(-position // size) for size in sizes]
+        return counts == [len(ids) for ids in self.ids]
 
     def growth(self) -> _Growth:
         """Return (kept, blocks) for a slice, and remember that the runner knows all of it now."""

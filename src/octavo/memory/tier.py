@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockId, BlockKey, StepId
+from octavo.contract.misses import MissReason
 from octavo.errors import Corrupted
 from octavo.memory.block import Block
+from octavo.memory.departures import Departures
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
+from octavo.memory.siblings import Siblings
 
 
 class Text(NamedTuple):
@@ -36,9 +40,16 @@ class Tier:
         num_blocks: int,
         policy: EvictionPolicy,
         slot_weights: tuple[int, ...] = (1,),
+        siblings: Siblings | None = None,
+        departures: Departures | None = None,
     ) -> None:
+        """siblings, departures: kept up to date, if there are any."""
         self.name = name
-        self.pool = BlockPool(num_blocks, policy, self._forget, slot_weights)
+        self.siblings = siblings
+        """The committed blocks, by what comes before them: to find parts of blocks."""
+        self.departures = departures
+        """What has left, and why."""
+        self.pool = BlockPool(num_blocks, policy, self._evict, slot_weights)
         self._index: tuple[dict[BlockKey, Block], ...] = tuple({} for _ in slot_weights)
 
     def find(self, group: int, text: Text) -> Block | None:
@@ -51,6 +62,18 @@ class Tier:
             return None
         return block
 
+    def find_run(
+        self, group: int, texts: Iterable[tuple[BlockKey, BlockKey, bytes, int]]
+    ) -> list[Block]:
+        """Find texts, given as the fields of `Text`, up to the first that is not here."""
+        index, found = self._index[group], list[Block]()
+        for key, parent, tokens, _ in texts:
+            block = index.get(key)
+            if block is None or block.tokens != tokens or block.parent != parent:
+                break
+            found.append(block)
+        return found
+
     def publish(self, block: Block, text: Text, *, step: StepId = 0) -> bool:
         """Make a held, full block findable; tentative if a step that writes it is in flight.
 
@@ -62,11 +85,45 @@ class Tier:
         index[text.key] = block
         block.key, block.parent, block.tokens, block.depth = text
         block.written_step = step
+        if not step and self.siblings is not None:
+            self.siblings.add(block)
         return True
 
-    def withdraw(self, block: Block) -> None:
-        """Take back a publication: the text is not in the block after all."""
+    def publish_run(
+        self,
+        group: int,
+        blocks: Iterable[Block],
+        texts: Iterable[tuple[BlockKey, BlockKey, bytes, int]],
+        step: StepId,
+    ) -> list[Block]:
+        """Publish blocks of one group that `step` writes; returns those that were private.
+
+        texts: the fields of a `Text` for each block. A block that can be found already, and one
+        whose key is here, stay as they are.
+        """
+        index, published = self._index[group], list[Block]()
+        for block, text in zip(blocks, texts, strict=True):
+            key = text[0]
+            if block.key is None and key not in index:
+                index[key] = block
+                block.key, block.parent, block.tokens, block.depth = text
+                block.written_step = step
+                published.append(block)
+        return published
+
+    def commit(self, blocks: Iterable[Block]) -> None:
+        """The steps that write these tentative blocks went well."""
+        siblings = self.siblings
+        for block in blocks:
+            block.written_step = 0
+            if siblings is not None:
+                siblings.add(block)
+
+    def withdraw(self, block: Block, reason: MissReason = MissReason.FAILED) -> None:
+        """Take back a publication: the text is not in the block after all, or not wanted there."""
         cached = block.refs == 0
+        if self.departures is not None:
+            self.departures.note(block, reason)
         self._forget(block)
         if cached:
             self.pool.discard(block)
@@ -79,7 +136,7 @@ class Tier:
         """Forget every cached block that nobody holds; return how many."""
         idle = [block for block in self.keyed() if block.refs == 0]
         for block in idle:
-            self.withdraw(block)
+            self.withdraw(block, MissReason.CLEARED)
         return len(idle)
 
     def check(self, holders: Mapping[BlockId, int]) -> None:
@@ -94,11 +151,42 @@ class Tier:
         keyed = sum(block.key is not None for block in self.pool.blocks)
         if keyed != sum(map(len, self._index)):
             raise Corrupted(f"{self.name}: {keyed} keyed blocks, {len(self.keyed())} in the index")
+        if self.siblings is not None:
+            self.siblings.check(block for block in self.keyed() if not block.written_step)
+
+    def _evict(self, block: Block) -> None:
+        if self.departures is not None:
+            self.departures.evict(block)
+        self._forget(block)
 
     def _forget(self, block: Block) -> None:
         assert block.key is not None, f"{block} has no key to forget"
         del self._index[block.group][block.key]
+        if self.siblings is not None and not block.written_step:
+            self.siblings.remove(block)
         block.key = None
         block.parent = b""
         block.tokens = b""
         block.written_step = 0
+
+
+_LEAST_DEPARTURES = 1024
+
+
+def device_tier(
+    num_blocks: int, policy: EvictionPolicy, groups: Groups, *, partial_blocks: bool = True
+) -> Tier:
+    """Make the tier in which sequences compute.
+
+    partial_blocks: parts of blocks can be found in it. It remembers as many texts that have left
+    as it has blocks, or a few more.
+    """
+    count = len(groups)
+    return Tier(
+        "device",
+        num_blocks,
+        policy,
+        groups.slot_weights,
+        Siblings(count) if partial_blocks else None,
+        Departures(count, max(_LEAST_DEPARTURES, num_blocks), type(policy).__name__.lower()),
+    )

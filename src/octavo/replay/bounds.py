@@ -20,7 +20,7 @@ def endless(trace: Trace, *, judged_from_s: float = -math.inf) -> Tally:
     for request in trace.requests:
         if request.time_s >= judged_from_s:
             tally.count(request, _leading(request, seen), trace.block_size)
-        seen.update(request.keys)
+        seen.update(request.keys, request.answer_keys)
     return tally
 
 
@@ -51,7 +51,8 @@ def optimum(
     for request, uses in zip(trace.requests, next_uses, strict=True):
         if request.time_s >= judged_from_s:
             tally.count(request, _leading(request, kept), trace.block_size)
-        for depth, (key, use) in enumerate(zip(request.keys, uses, strict=True)):
+        every = request.keys + request.answer_keys
+        for depth, (key, use) in enumerate(zip(every, uses, strict=True)):
             if use == math.inf:
                 kept.pop(key, None)
             else:
@@ -72,13 +73,13 @@ def _leading(request: RecordedRequest, known: set[BlockKey] | dict[BlockKey, flo
 
 
 def _next_uses(trace: Trace) -> list[list[float]]:
-    """For each request and block, the number of the next request with this block, or inf."""
+    """For each request and block, the number of the next prompt with this block, or inf."""
     coming: dict[BlockKey, int] = {}
     uses: list[list[float]] = []
     for number in range(len(trace.requests) - 1, -1, -1):
-        keys = trace.requests[number].keys
-        uses.append([coming.get(key, math.inf) for key in keys])
-        for key in keys:
+        one = trace.requests[number]
+        uses.append([coming.get(key, math.inf) for key in one.keys + one.answer_keys])
+        for key in one.keys:
             coming[key] = number
     uses.reverse()
     return uses

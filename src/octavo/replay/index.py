@@ -36,16 +36,18 @@ class PrefixCache:
     def serve(self, request: RecordedRequest, hints: list[CacheHint] | None = None) -> int:
         """Return how many leading blocks were known; then all are, as far as they fit.
 
-        Of a prompt longer than the cache, the beginning is kept. hints: what is said of each block
-        at the end. O(blocks), times what the policy takes.
+        Of a prompt longer than the cache, the beginning is kept. A known answer is written behind
+        it. hints: what is said of each block of the prompt at the end. O(blocks), times what the
+        policy takes.
         """
         pool = self._tier.pool
-        texts = _texts(request.keys)
-        table = self._known(texts)
+        texts = _texts(request.keys + request.answer_keys)
+        table = self._known(texts[: len(request.keys)])
         hits = len(table)
         pool.reuse(table)
         new = pool.take(min(len(texts) - hits, pool.available))
-        self._write(new, texts[hits:], request.prompt_tokens - hits * self._block_size)
+        tokens = request.prompt_tokens + (request.output_tokens if request.answer_keys else 0)
+        self._write(new, texts[hits:], tokens - hits * self._block_size)
         table += new
         if hints is not None:
             for block_id, hint in zip(table, hints, strict=False):

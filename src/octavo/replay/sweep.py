@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 
@@ -19,16 +12,14 @@ from octavo.errors import ConfigError
 from octavo.memory.eviction import EvictionPolicy
 from octavo.replay.bootstrap import Bootstrap
 from octavo.replay.bounds import endless, optimum
+from octavo.replay.engine import EngineSettings, EngineTally, replay_engine
 from octavo.replay.index import replay_index
 from octavo.replay.oracle import Oracle
+from octavo.replay.parallel import Advance, Task, run_tasks
+from octavo.replay.rows import ENDLESS, OPTIMUM, EngineRow, ReplayRow, engine_row, replay_row
 from octavo.replay.tally import Tally
 from octavo.replay.trace import Trace
 
-Advance: TypeAlias = Callable[[float], None]
-"""Told how many requests were replayed since its last call."""
-
-OPTIMUM = "optimum"
-ENDLESS = "endless"
 BASELINE = "lru"
 """What the gap to the optimum is measured from, if it is among the policies."""
 _ROUNDING = 1e-9
@@ -52,32 +43,6 @@ class Capacity:
     blocks: int
 
 
-class ReplayRow(msgspec.Struct, frozen=True):
-    """What one policy found at one capacity; rates are shares of 1."""
-
-    policy: str
-    """Of the bounds: optimum, endless."""
-    capacity_share: float
-    capacity_blocks: int
-    requests: int
-    references: int
-    hits: int
-    hit_rate: float
-    full_references: int
-    full_hits: int
-    full_hit_rate: float
-    prompt_tokens: int
-    hit_tokens: int
-    token_hit_rate: float
-    evictions: int | None
-    """None: a bound."""
-    gap_closed: float | None = None
-    """(this - LRU) / (optimum - LRU), in block references; None where there is no gap."""
-    gain_interval: tuple[float, float] | None = None
-    """Limits of this - LRU, in hit rate, for 95 % of the draws of a bootstrap."""
-    gap_closed_interval: tuple[float, float] | None = None
-
-
 class Sweep(msgspec.Struct, frozen=True):
     """What a trace gives at every capacity."""
 
@@ -88,8 +53,19 @@ class Sweep(msgspec.Struct, frozen=True):
     endless: ReplayRow
 
 
+class EngineSweep(msgspec.Struct, frozen=True):
+    """What a trace gives at every capacity, in an engine; the bounds are those of index mode."""
+
+    rows: list[EngineRow]
+    """By policy, then by capacity."""
+    optimum: list[ReplayRow]
+    """By capacity."""
+    endless: ReplayRow
+
+
 def capacities(trace: Trace, shares: list[float]) -> list[Capacity]:
     """Return capacities as shares of the working set. Raises ConfigError for less than a block."""
+    _check_blocks(trace)
     # 0.29 of 100 blocks are 29, though the product is a little less.
     found = [Capacity(share, int(share * trace.working_set + _ROUNDING)) for share in shares]
     small = [one.share for one in found if one.blocks < 1]
@@ -99,6 +75,20 @@ def capacities(trace: Trace, shares: list[float]) -> list[Capacity]:
             f"of {trace.name}: give at least {1 / trace.working_set:.2g}"
         )
     return found
+
+
+def capacities_in_blocks(trace: Trace, counts: list[int]) -> list[Capacity]:
+    """Return capacities of so many blocks. Raises ConfigError if there is nothing to cache."""
+    _check_blocks(trace)
+    return [Capacity(count / trace.working_set, count) for count in counts]
+
+
+def _check_blocks(trace: Trace) -> None:
+    if not trace.working_set:
+        raise ConfigError(
+            f"no text of {trace.name} fills a block of {trace.block_size} tokens: there is nothing "
+            "to cache"
+        )
 
 
 def sweep(
@@ -119,26 +109,49 @@ def sweep(
     jobs: processes; 1: this one. advance: told of `work(…)` requests in all.
     The result does not depend on `jobs`.
     """
-    tasks = [
-        _Task(one, size, judged_from_s, oracle) for one in (None, *candidates) for size in sizes
+    tasks: list[Task[Tally]] = [_Optimum(size.blocks, judged_from_s) for size in sizes]
+    tasks += [
+        _Index(one, size.blocks, judged_from_s, oracle) for one in candidates for size in sizes
     ]
-    jobs = min(jobs, len(tasks))
-    run = _run_here if jobs == 1 else _run_beside
-    tallies = [Tally()] * len(tasks)
-    for number, tally in run(trace, tasks, jobs, advance):
-        tallies[number] = tally
+    tallies = run_tasks(trace, tasks, jobs, advance)
+    best = _bounds(sizes, tallies[: len(sizes)])
+    named = [(one.name, size) for one in candidates for size in sizes]
     rows = [
-        _row(OPTIMUM if task.candidate is None else task.candidate.name, task.size, tally)
-        for task, tally in zip(tasks, tallies, strict=True)
+        replay_row(name, size.share, size.blocks, tally)
+        for (name, size), tally in zip(named, tallies[len(sizes) :], strict=True)
     ]
-    best, own = rows[: len(sizes)], rows[len(sizes) :]
-    whole = Capacity(1.0, trace.working_set)
-    seen = _row(ENDLESS, whole, endless(trace, judged_from_s=judged_from_s))
-    best = [_bound(row) for row in best]
-    filled = _with_gaps(own, best)
+    rows = _with_gaps(rows, best)
     if bootstrap:
-        filled = _with_intervals(filled, tallies, len(sizes), bootstrap)
-    return Sweep(filled, best, _bound(seen))
+        rows = _with_intervals(rows, tallies, len(sizes), bootstrap)
+    return Sweep(rows, best, _endless(trace, judged_from_s))
+
+
+def sweep_engine(
+    trace: Trace,
+    candidates: list[Candidate],
+    sizes: list[Capacity],
+    settings: EngineSettings,
+    *,
+    judged_from_s: float = -math.inf,
+    jobs: int = 1,
+    advance: Advance | None = None,
+) -> EngineSweep:
+    """Replay a trace with every policy at every capacity in engine mode, and work out the bounds.
+
+    The rest as for `sweep`.
+    """
+    tasks: list[Task[Tally | EngineTally]] = []
+    tasks += [_Optimum(size.blocks, judged_from_s) for size in sizes]
+    named = [(one, size) for one in candidates for size in sizes]
+    tasks += [_Engine(one, size.blocks, settings, judged_from_s) for one, size in named]
+    tallies = run_tasks(trace, tasks, jobs, advance)
+    best = [one for one in tallies if isinstance(one, Tally)]
+    own = [one for one in tallies if isinstance(one, EngineTally)]
+    rows = [
+        engine_row(one.name, size.share, size.blocks, tally, settings.cost.kv_token_bytes)
+        for (one, size), tally in zip(named, own, strict=True)
+    ]
+    return EngineSweep(rows, _bounds(sizes, best), _endless(trace, judged_from_s))
 
 
 def work(trace: Trace, candidates: int, sizes: int) -> int:
@@ -147,93 +160,65 @@ def work(trace: Trace, candidates: int, sizes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """One replay."""
+class _Optimum:
+    """A bound to be worked out."""
 
-    candidate: Candidate | None
-    """None: the optimum."""
-    size: Capacity
+    blocks: int
     judged_from_s: float
-    oracle: Oracle | None
 
     def run(self, trace: Trace, advance: Advance | None = None) -> Tally:
-        blocks, judged_from_s = self.size.blocks, self.judged_from_s
-        if self.candidate is not None:
-            return replay_index(
-                trace,
-                self.candidate.make(),
-                blocks,
-                judged_from_s=judged_from_s,
-                hints=None if self.oracle is None else self.oracle.hints(trace),
-                advance=advance,
-            )
-        tally = optimum(trace, blocks, judged_from_s=judged_from_s)
+        tally = optimum(trace, self.blocks, judged_from_s=self.judged_from_s)
         if advance is not None:
             advance(len(trace.requests))
         return tally
 
 
-_Numbered: TypeAlias = Iterator[tuple[int, Tally]]
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """A replay in index mode."""
+
+    candidate: Candidate
+    blocks: int
+    judged_from_s: float
+    oracle: Oracle | None
+
+    def run(self, trace: Trace, advance: Advance | None = None) -> Tally:
+        return replay_index(
+            trace,
+            self.candidate.make(),
+            self.blocks,
+            judged_from_s=self.judged_from_s,
+            hints=None if self.oracle is None else self.oracle.hints(trace),
+            advance=advance,
+        )
 
 
-def _run_here(trace: Trace, tasks: list[_Task], jobs: int, advance: Advance | None) -> _Numbered:
-    for number, task in enumerate(tasks):
-        yield number, task.run(trace, advance)
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """A replay in engine mode."""
+
+    candidate: Candidate
+    blocks: int
+    settings: EngineSettings
+    judged_from_s: float
+
+    def run(self, trace: Trace, advance: Advance | None = None) -> EngineTally:
+        policy, since = self.candidate.make(), self.judged_from_s
+        return replay_engine(
+            trace, policy, self.blocks, self.settings, judged_from_s=since, advance=advance
+        )
 
 
-def _run_beside(trace: Trace, tasks: list[_Task], jobs: int, advance: Advance | None) -> _Numbered:
-    # Not forked: this process may have threads, a progress bar's for one.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, initializer=_end_with_parent)
-    try:
-        numbers = {pool.submit(task.run, trace): number for number, task in enumerate(tasks)}
-        for done in as_completed(numbers):
-            yield numbers[done], done.result()
-            if advance is not None:
-                advance(len(trace.requests))
-    except BrokenProcessPool:
-        raise ConfigError(
-            f"one of {jobs} processes ended before its replay did, perhaps for lack of memory: "
-            "give fewer --jobs"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _bounds(sizes: list[Capacity], tallies: list[Tally]) -> list[ReplayRow]:
+    return [
+        replay_row(OPTIMUM, size.share, size.blocks, tally)
+        for size, tally in zip(sizes, tallies, strict=True)
+    ]
 
 
-def _end_with_parent() -> None:
-    """End at once by Ctrl-C, without a traceback, and when the process that waits is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_leave_after_parent, daemon=True).start()
-
-
-def _leave_after_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "this process was started by nobody"
-    parent.join()
-    os._exit(1)
-
-
-def _row(policy: str, size: Capacity, tally: Tally) -> ReplayRow:
-    return ReplayRow(
-        policy=policy,
-        capacity_share=size.share,
-        capacity_blocks=size.blocks,
-        requests=tally.requests,
-        references=tally.references,
-        hits=tally.hits,
-        hit_rate=tally.hit_rate,
-        full_references=tally.full_references,
-        full_hits=tally.full_hits,
-        full_hit_rate=tally.full_hit_rate,
-        prompt_tokens=tally.prompt_tokens,
-        hit_tokens=tally.hit_tokens,
-        token_hit_rate=tally.token_hit_rate,
-        evictions=tally.evictions,
-    )
-
-
-def _bound(row: ReplayRow) -> ReplayRow:
-    return msgspec.structs.replace(row, evictions=None)
+def _endless(trace: Trace, judged_from_s: float) -> ReplayRow:
+    tally = endless(trace, judged_from_s=judged_from_s)
+    return replay_row(ENDLESS, 1.0, trace.working_set, tally)
 
 
 def _with_gaps(rows: list[ReplayRow], best: list[ReplayRow]) -> list[ReplayRow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ from octavo.runner.staging import Staging
 _TILE_QUERIES = 32
 _MORE_TILES = 32
 """Room for slices that are shorter than a tile."""
+
+_QUICKER = 0.98
+"""A larger graph that takes at most this share of a smaller one's time is used in its place: the
+library that multiplies has sizes that it is slow at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,7 @@ class StepGraphs:
         self._frames = {(frame.rows, frame.tiles > 0): frame for frame in sizes.frames()}
         self._places = frame_places(
             tuple(self._frames.values()),
-            len(layout.groups),
+            attention.shapes,
             parts=sizes.parts,
             blocks=sizes.blocks,
             exact=sizes.exact,
@@ -88,6 +93,8 @@ class StepGraphs:
         self._logits = torch.empty(most, spec.vocab_size, **where)
         self._captured: dict[tuple[Frame, Kind], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._instead: dict[Frame, Frame] = {}
+        """Larger frames that are quicker."""
 
     def frame_for(self, step: HostStep) -> Frame | None:
         """Return the smallest frame that a step fits in; None: there is none."""
@@ -96,6 +103,7 @@ class StepGraphs:
         if place == len(sizes):
             return None
         frame = self._frames[sizes[place], not step.single]
+        frame = self._instead.get(frame, frame)
         return frame if step.fits(frame) else None
 
     def run(self, step: HostStep, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -110,6 +118,29 @@ class StepGraphs:
         for frame in self._frames.values():
             for parted in (False,) if self._sizes.exact else (False, True):
                 self._get(frame, Kind(shared=False, parted=parted))
+        for mixed in (False, True):
+            self._prefer([frame for frame in self._frames.values() if (frame.tiles > 0) == mixed])
+
+    def _prefer(self, frames: list[Frame]) -> None:
+        """Find the frames for which a larger one is quicker, given a step of padding."""
+        best, least = None, math.inf
+        for frame in sorted(frames, key=lambda frame: -frame.rows):
+            taken = self._time(frame)
+            if best is not None and least <= taken * _QUICKER:
+                self._instead[frame] = best
+            if taken < least:
+                best, least = frame, taken
+
+    def _time(self, frame: Frame) -> float:
+        """Return the milliseconds that a graph takes, its first run apart."""
+        graph = self._get(frame, Kind(shared=False, parted=False))
+        graph.replay()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
 
     def _get(self, frame: Frame, kind: Kind) -> torch.cuda.CUDAGraph:
         found = self._captured.get((frame, kind))

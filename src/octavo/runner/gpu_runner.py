@@ -141,6 +141,10 @@ class GpuRunner:
         find_likeliest(self._scores(0, len(lengths)), self._newest.chosen)
         self._states = None
 
+    def finish_start(self) -> None:
+        """Wait for kernels that are compiled beside the first steps."""
+        self._attention.wait()
+
     def submit(self, batch: Batch) -> None:
         """Put one step on the stream; its result waits for `collect`.
 

@@ -168,8 +168,9 @@ def arrays_of(step: HostStep) -> dict[str, Ints]:
         if group.entries is not None:
             entries = group.entries
             found |= {f"{name}{number}": getattr(entries, name) for name in _ENTRY_FIELDS}
-            counts = (len(entries.items), len(entries.shared), entries.chunk)
+            counts = len(entries.items), len(entries.shared), entries.chunk, len(entries.merged)
             found[f"counts{number}"] = np.array(counts)
+            found[f"merged{number}"] = entries.merged
             found[f"members{number}"] = entries.members
             found[f"shared{number}"] = entries.shared
             found[f"items{number}"] = entries.items
@@ -199,7 +200,7 @@ def fill(step: HostStep, frame: Frame) -> dict[str, Ints]:
         if group.exact is not None:
             continue
         if group.entries is None:
-            found[f"counts{number}"] = np.array([0, 0, LEAST_CHUNK])
+            found[f"counts{number}"] = np.array([0, 0, LEAST_CHUNK, 0])
         if frame.tiles:
             tiles = np.empty(0, np.int64) if group.tiles is None else group.tiles.reshape(-1)
             found[f"tiles{number}"] = _longer(tiles, 4 * frame.tiles - len(tiles))
@@ -211,20 +212,20 @@ def _longer(values: Ints, missing: int, padding: int = 0) -> Ints:
 
 
 def frame_places(
-    frames: tuple[Frame, ...], groups: int, *, parts: int, blocks: tuple[int, ...], exact: bool
-) -> Places:
+    frames: tuple[Frame, ...], shapes: tuple[Shape, ...], *, parts: int, blocks: tuple[int, ...],
+    exact: bool,
+) -> Places:  # fmt: skip
     """Lay out the steps of all frames, so that an array always lies at the same place.
 
-    exact: they are cut so that no bit depends on others.
-
-    blocks: of all tables of a step, per KV group.
+    shapes: one per KV group. blocks: of all tables of a step, per KV group. exact: steps are cut so
+    that no bit depends on others.
     """
     rows = max(frame.rows for frame in frames)
     entries = max(frame.entries for frame in frames)
     tiles = max(frame.tiles for frame in frames)
     samples = max(frame.samples for frame in frames)
     rooms = {"tokens": rows, "positions": rows, "sample_rows": samples}
-    for number in range(groups):
+    for number, shape in enumerate(shapes):
         rooms |= {f"{name}{number}": rows for name in _ROW_FIELDS}
         if exact:
             pieces = entries + tiles
@@ -232,9 +233,10 @@ def frame_places(
             rooms[f"exact_items{number}"] = 2 * (parts + pieces)
             continue
         rooms |= {f"{name}{number}": entries for name in _ENTRY_FIELDS}
-        rooms |= {f"counts{number}": 3, f"members{number}": entries, f"tiles{number}": 4 * tiles}
-        # Each shared item stands for many parts.
-        rooms |= {f"shared{number}": parts, f"items{number}": 2 * parts}
+        rooms |= {f"counts{number}": 4, f"tiles{number}": 4 * tiles}
+        rooms |= {f"members{number}": entries, f"merged{number}": entries}
+        # Each shared item stands for many parts; in the last turn some teams may have no item.
+        rooms |= {f"shared{number}": parts, f"items{number}": 5 * (parts + shape.teams)}
     for number, most in enumerate(blocks):
         rooms[f"tables{number}"] = most
     return Places.of(rooms)
@@ -259,9 +261,10 @@ def paged_step(
             table_starts=each("table_starts"),
             lengths=each("lengths"),
             first_part=each("first_part"),
-            items=views[f"items{number}"].view(-1, 2),
+            items=views[f"items{number}"].view(-1, 5),
             shared=views[f"shared{number}"].view(-1, 4),
             members=views[f"members{number}"],
+            merged=views[f"merged{number}"],
             counts=views[f"counts{number}"],
         )
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
+from octavo.contract.misses import Miss
 from octavo.contract.request import Sequence
 from octavo.contract.usage import Usage
 from octavo.memory.prefix import Hit
@@ -27,12 +28,20 @@ class Cache(Protocol):
         """
         ...
 
+    def begin_step(self, now_s: float) -> None:
+        """A step is about to be planned. now_s: seconds on the engine's clock."""
+        ...
+
     def quota(self, waiting: int, running: int) -> int:
         """How many of the waiting sequences may be admitted now."""
         ...
 
     def lookup(self, seq: Sequence) -> Hit:
         """Find the longest known prefix. Changes no block."""
+        ...
+
+    def explain(self, seq: Sequence, hit: Hit) -> Miss | None:
+        """Say why no more was found of a sequence that has not been admitted; None: all was."""
         ...
 
     def shortage(self, seq: Sequence, hit: Hit) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.contract.batch import Sampled, Score, Slice, StepResult
+from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Sequence, Update
 from octavo.sched.beams import BeamSearch
 
@@ -46,15 +47,21 @@ def end_of(seq: Sequence) -> tuple[FinishReason | None, int | None]:
 def update_of(
     seq: Sequence, sampled: Sampled, finish: FinishReason | None, stop_token: int | None
 ) -> Update:
-    """Report an appended token; the first one brings the log-probabilities of the prompt."""
+    """Report an appended token; the first one brings what there is to say of the prompt."""
     token, cached = sampled.token, seq.cached_tokens or 0
     request = seq.request
     update = (request.id, seq.index, (token,), sampled.logprob, cached, finish, stop_token, None)
-    if sampled.logprobs is None and not seq.score_end:
-        return Update(*update)
     first = len(seq.tokens) == seq.prompt_length + 1
+    if sampled.logprobs is None and not first:
+        return Update(*update)
     logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
-    return Update(*update, logprobs, tuple(seq.scores) if first else ())
+    if not first:
+        return Update(*update, logprobs)
+    return Update(*update, logprobs, tuple(seq.scores), _miss_of(seq))
+
+
+def _miss_of(seq: Sequence) -> Miss | None:
+    return None if seq.miss is None else seq.miss.for_caller()
 
 
 def results_of(search: BeamSearch) -> list[Update]:
@@ -64,6 +71,7 @@ def results_of(search: BeamSearch) -> list[Update]:
         Update(
             request.id, index, text.tokens, text.logprob, cached, text.finish, text.stop_token,
             prompt_logprobs=() if index else search.scores,
+            miss=None if index else _miss_of(search.leader),
         )
         for index, text in enumerate(search.ended)
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.contract.ids import SeqId, StepId
+from octavo.contract.misses import Miss, MissReason
 from octavo.contract.request import Phase, Request, Sequence
 from octavo.sched.beams import BeamSearch, Successor
 from octavo.sched.cache import Cache
@@ -102,6 +103,13 @@ class Roster:
         self._requests.setdefault(request.id, {})[index] = seq
         return seq
 
+    def pause(self, request_id: str, index: int, *, paused: bool) -> None:
+        """Let one choice of a request, or all its beams, be given no tokens, or some again."""
+        seq = self.choice(request_id, index)
+        if seq is not None:
+            for one in self.gang(seq):
+                one.paused = paused
+
     # ── and change phase ──────────────────────────────────────────────────────────────────
 
     def run(self, seq: Sequence) -> None:
@@ -124,10 +132,16 @@ class Roster:
             seq.cached_tokens = tokens
             self._stats.prefix_query_tokens += seq.prompt_length
             self._stats.prefix_hit_tokens += tokens
+            if seq.miss is not None:
+                self._stats.miss(seq.miss)
 
     def loaded(self, seq: Sequence, tokens: int) -> None:
         """Wait no longer for moves: the first `tokens` tokens are in memory."""
         self.loading.remove(seq)
+        found = seq.reusable if seq.miss is None else seq.miss.position
+        if seq.cached_tokens is None and tokens < found:
+            lost = seq.reusable - tokens
+            seq.miss = Miss(reason=MissReason.NOT_LOADED, position=tokens, tokens=lost)
         self.start(seq, tokens)
 
     def load(self, seq: Sequence) -> None:
@@ -178,8 +192,9 @@ class Roster:
         search.branches += 1
         child = self.begin(parent.request, search.branches, parent.limit, parent.rank[1])
         child.tokens = parent.tokens[:]
-        child.cached_tokens = parent.cached_tokens
+        child.cached_tokens, child.miss = parent.cached_tokens, parent.miss
         child.spared_until, child.preemptions = parent.spared_until, parent.preemptions
+        child.paused = parent.paused
         if parent.phase is Phase.RUNNING:
             child.scheduled = parent.scheduled
             self._cache.fork(parent, child)

@@ -107,6 +107,18 @@ class Scheduler:
         if seq is not None:
             self._roster.end(seq)
 
+    def pause(self, request_id: str, index: int) -> None:
+        """Give a choice no more tokens until `resume`. Unknown or ended: no effect.
+
+        It keeps its blocks, unless it is preempted; then it waits, and lets others pass. With beam
+        search all beams pause.
+        """
+        self._roster.pause(request_id, index, paused=True)
+
+    def resume(self, request_id: str, index: int) -> None:
+        """Let a choice go on. Unknown, ended or not paused: no effect."""
+        self._roster.pause(request_id, index, paused=False)
+
     @property
     def busy(self) -> bool:
         """True while a request is not finished."""
@@ -130,6 +142,7 @@ class Scheduler:
         result applied in order.
         """
         draft = _Draft(self._roster.step + 1, self._limits.max_num_batched_tokens)
+        self._cache.begin_step(now_s)
         self._expire_loads(now_s)
         self._serve_running(draft, now_s)
         if draft.stalled and not (draft.slices or self._in_flight or self._cache.open_moves):
@@ -155,8 +168,8 @@ class Scheduler:
                 return
             while urgent and draft.budget and self._roster.waiting[0].rank[0] < seq.rank[0]:
                 urgent = self._admit_urgent(draft, now_s)
-            if seq.phase is not Phase.RUNNING:
-                continue  # displaced meanwhile
+            if seq.phase is not Phase.RUNNING or seq.paused:
+                continue  # displaced meanwhile, or not to go on
             if draft.budget == 0:
                 continue
             if seq.beam:
@@ -271,14 +284,16 @@ class Scheduler:
 
     def _find(self, seq: Sequence) -> Hit | None:
         """Look up a waiting sequence; None: let others pass, waiting costs it nothing."""
-        if len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
+        if seq.paused or len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
             return None  # its last token, or what its search goes on with, is on its way
         hit = self._cache.lookup(seq)
         return None if hit.arriving else hit
 
     def _admit(self, seq: Sequence, hit: Hit, draft: _Draft, now_s: float) -> bool:
-        loads = any(tier for run in hit.runs for tier, _ in run)
+        loads = hit.loads
         known = seq.length - (len(self._roster.gang(seq)) > 1)
+        if seq.cached_tokens is None:
+            seq.miss = self._cache.explain(seq, hit)
         upto = hit.tokens if loads else min(known, hit.tokens + draft.budget)
         if not self._cache.admit(seq, hit, upto, draft.step):
             return False
@@ -297,6 +312,8 @@ class Scheduler:
         if gained and not seq.preemptions and seq.cached_tokens is not None:
             seq.cached_tokens += gained
             self.stats.prefix_hit_tokens += gained
+            if seq.miss is not None:
+                seq.miss = self.stats.shorten(seq.miss, gained)
         return gained
 
     def _slice(self, seq: Sequence, upto: int, draft: _Draft) -> None:
@@ -334,7 +351,7 @@ class Scheduler:
             if self._roster.active >= self._limits.max_num_seqs:
                 self._roster.waiting.add(child)
                 continue
-            child.cached_tokens = leader.cached_tokens
+            child.cached_tokens, child.miss = leader.cached_tokens, leader.miss
             child.scheduled = leader.scheduled
             child.sampling = 1
             self._cache.fork(leader, child)

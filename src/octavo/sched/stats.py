@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
+
+from octavo.contract.misses import Miss
 from octavo.contract.usage import Usage
 
 
@@ -19,6 +22,10 @@ class Stats:
     """Prompt tokens of admitted sequences, each counted at its first admission."""
     prefix_hit_tokens: int = 0
     """Those of them that were in memory, or being written, already."""
+    misses: dict[str, int] = field(default_factory=dict[str, int])
+    """Sequences of which not all was found at their first admission, by `Miss.label`."""
+    missed_tokens: dict[str, int] = field(default_factory=dict[str, int])
+    """Tokens of theirs that were not found."""
     computed_prompt_tokens: int = 0
     """Prompt tokens given to a step."""
     recomputed_tokens: int = 0
@@ -48,6 +55,18 @@ class Stats:
         self.running_sum += running
         self.allocated_sum += usage.allocated
         self.tokens_sum += usage.tokens
+
+    def miss(self, miss: Miss) -> None:
+        """Take in why a sequence was not found further."""
+        label = miss.label
+        self.misses[label] = self.misses.get(label, 0) + 1
+        self.missed_tokens[label] = self.missed_tokens.get(label, 0) + miss.tokens
+
+    def shorten(self, miss: Miss, gained: int) -> Miss | None:
+        """Take in that some of what is missing was found later; returns what is left of it."""
+        left = max(0, miss.tokens - gained)
+        self.missed_tokens[miss.label] -= miss.tokens - left
+        return msgspec.structs.replace(miss, tokens=left) if left else None
 
     @property
     def token_share_of_allocated(self) -> float | None:

@@ -14,7 +14,7 @@ from octavo.memory.groups import Groups
 from octavo.memory.manager import KVCacheManager
 from octavo.memory.placement import PlacementPolicy, WriteThrough
 from octavo.memory.policies.lru import Lru
-from octavo.memory.tier import Tier
+from octavo.memory.tier import Tier, device_tier
 from octavo.sched.cache import Cache
 
 
@@ -39,10 +39,11 @@ class Desk:
         host_blocks: int = 0,
         policy: Callable[[], EvictionPolicy] = Lru,
         placement: PlacementPolicy | None = None,
+        partial_blocks: bool = True,
     ) -> Desk:
         """Build a paged cache; with host blocks, every committed block is copied to the host."""
         groups = Groups(block_sizes, windows)
-        tiers = [Tier("device", num_blocks, policy(), groups.slot_weights)]
+        tiers = [device_tier(num_blocks, policy(), groups, partial_blocks=partial_blocks)]
         if host_blocks:
             tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
             placement = placement or WriteThrough()
@@ -76,7 +77,7 @@ class Desk:
     def admit(self, seq: Sequence, upto: int | None = None) -> bool:
         """Look the sequence up and admit it for its text up to `upto` (None: all of it)."""
         hit = self.cache.lookup(seq)
-        loads = any(tier for run in hit.runs for tier, _ in run)
+        loads = hit.loads
         end = hit.tokens if loads else max(hit.tokens, seq.length if upto is None else upto)
         if not self.cache.admit(seq, hit, end, self.step):
             return False

@@ -21,7 +21,7 @@ from octavo.memory.placement import WriteThrough
 from octavo.memory.policies.lru import Lru
 from octavo.memory.regions import RegionCache
 from octavo.memory.reservation import RESERVATIONS
-from octavo.memory.tier import Tier
+from octavo.memory.tier import Tier, device_tier
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS, Order
@@ -42,13 +42,14 @@ def make_cache(
     *,
     host_blocks: int = 0,
     policy: Callable[[], EvictionPolicy] = Lru,
+    partial_blocks: bool = True,
 ) -> KVCacheManager:
     """Build a cache manager; with host blocks, every committed block is copied to the host.
 
     groups: None means one group of blocks of four tokens.
     """
     groups = groups or Groups((4,))
-    tiers = [Tier("device", num_blocks, policy(), groups.slot_weights)]
+    tiers = [device_tier(num_blocks, policy(), groups, partial_blocks=partial_blocks)]
     if host_blocks:
         tiers.append(Tier("host", host_blocks, policy(), groups.slot_weights))
     return KVCacheManager(groups, tuple(tiers), WriteThrough() if host_blocks else None)
@@ -147,10 +148,17 @@ class Driver:
         max_model_len: int = 10_000,
         storm_guard_tokens: int = 16,
         policy: Callable[[], EvictionPolicy] = Lru,
+        partial_blocks: bool = True,
     ) -> Driver:
         """Build the paged engine with a pool of `num_blocks`."""
         groups = Groups(block_sizes, windows, step_tokens=budget)
-        cache = make_cache(num_blocks, groups, host_blocks=host_blocks, policy=policy)
+        cache = make_cache(
+            num_blocks,
+            groups,
+            host_blocks=host_blocks,
+            policy=policy,
+            partial_blocks=partial_blocks,
+        )
         pool_tokens = capacity(num_blocks, groups)
         limits = Limits(max_num_seqs, budget, max_model_len, pool_tokens, storm_guard_tokens)
         driver = cls(cache, block_sizes, limits=limits, order=order, depth=depth)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
-from octavo.attention.paged import TritonAttention
+from octavo.attention.paged import PagedAttention, TritonAttention
 from octavo.contract.batch import Batch
 from octavo.contract.layout import kv_layout
 from octavo.executors.gpu_memory import captured_sizes
@@ -28,21 +30,23 @@ def gpu_hand(
     dtype: str = "float32",
     graphs: bool = False,
     exact: bool = False,
+    attend: Callable[[TritonAttention], PagedAttention] | None = None,
 ) -> Hand:
     """Put a decoder behind the GPU runner, and a hand before it; untouched memory reads as NaN.
 
     graphs: capture steps of decoding of up to 16 sequences, and steps of up to 32 rows, if the
-    model allows it.
+    model allows it. attend: puts other attention before our kernels.
     """
     layout = kv_layout(decoder.spec, block_size=block_size, dtype=dtype)
     arena = Arena(layout, num_blocks, device=decoder.device)
     arena.raw.fill_(GARBAGE)
     newest = Newest(64, decoder.device)
     fused = FusedDecoder(decoder, positions=decoder.spec.context, newest=newest.tokens, exact=exact)
-    attention = TritonAttention(
+    single = TritonAttention(
         arena, num_heads=decoder.spec.num_heads, most_parts=_PARTS, most_entries=64
     )
-    cutter = StepCutter(layout, attention.shapes, most_parts=_PARTS, exact=exact)
+    attention = single if attend is None else attend(single)
+    cutter = StepCutter(layout, single.shapes, most_parts=_PARTS, exact=exact)
     captured = None
     if graphs and fused.capturable:
         blocks = tuple(_ROWS * -(-decoder.spec.context // size) for size in layout.block_sizes)

@@ -76,6 +76,7 @@ class Life:
                 move_failure=draw.choice((0.0, 0.1, 0.5)),
                 vocab_size=VOCAB,
                 policy=policy,
+                partial_blocks=draw.random() < 0.8,
             )
         else:
             self.driver = self._contiguous(rule, depth, order, limits)
@@ -87,6 +88,8 @@ class Life:
             self.driver.cache.check()
             self.driver.check_answers()
         self.quiet = True
+        for request_id, index in self.driver.answers:
+            self.driver.scheduler.resume(request_id, index)
         self.driver.run()
         while self.driver.cache.open_moves:
             self.driver.step()
@@ -132,6 +135,9 @@ class Life:
             self.driver.scheduler.finish(request_id, draw.randint(0, 2))
         elif what < 0.35:
             self.driver.cache.clear()
+        elif what < 0.39 and self.driver.requests:
+            change = draw.choice((self.driver.scheduler.pause, self.driver.scheduler.resume))
+            change(draw.choice(sorted(self.driver.requests)), draw.randint(0, 2))
         else:
             self.driver.step()
 

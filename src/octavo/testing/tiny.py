@@ -12,7 +12,7 @@ from torch import Tensor
 
 from octavo.attention.backend import AttentionBackend
 from octavo.attention.reference import ReferenceAttention
-from octavo.contract.batch import Batch, Sample, Slice, StepResult
+from octavo.contract.batch import Batch, Copy, Sample, Slice, StepResult
 from octavo.contract.ids import PENDING, BlockId, SeqId
 from octavo.contract.layout import KVLayout, kv_layout
 from octavo.contract.model import ModelSpec
@@ -118,6 +118,8 @@ class Hand:
     _sent: dict[SeqId, list[int]] = field(default_factory=dict)
     _gone: dict[SeqId, list[int]] = field(default_factory=dict)
     """Per sequence and group, how many blocks at the front of the table are somebody else's."""
+    _copies: list[Copy] = field(default_factory=list)
+    """To be made by the next step."""
     _step: int = 0
 
     def observe(self, batch: Batch, logits: Tensor) -> None:
@@ -127,20 +129,26 @@ class Hand:
             self.logits.setdefault(part.seq, []).append(row.clone())
 
     def start(self, seq: SeqId, prompt: Iterable[int], *, like: SeqId | None = None) -> None:
-        """Register a text; `like`: reuse the full blocks that another has written of it."""
+        """Register a text. like: reuse what another has written of it, parts of blocks copied."""
         self.texts[seq] = list(prompt)
         self.tables[seq] = tuple([] for _ in self.layout.groups)
         self.written[seq] = 0
         self._sent[seq] = [0 for _ in self.layout.groups]
         self._gone[seq] = [0 for _ in self.layout.groups]
         if like is not None:
-            unit = max(self.layout.block_sizes)
-            shared = min(self.written[like], len(self.texts[seq]) - 1) // unit * unit
-            assert self.texts[seq][:shared] == self.texts[like][:shared], "no common prefix"
+            shared = min(self.written[like], len(self.texts[seq]) - 1)
+            pairs = enumerate(zip(self.texts[seq], self.texts[like], strict=False))
+            shared = next(
+                (at for at, (one, other) in pairs if one != other or at == shared), shared
+            )
+            assert shared, "no common prefix"
             for table, other, size in zip(
                 self.tables[seq], self.tables[like], self.layout.block_sizes, strict=True
             ):
                 table.extend(other[: shared // size])
+                if shared % size:
+                    table.append(self.placement.pop(0))
+                    self._copies.append(Copy(other[shared // size], table[-1]))
             self.written[seq] = shared
 
     def slice(
@@ -166,7 +174,8 @@ class Hand:
     def run(self, *slices: Slice) -> StepResult:
         """Run one step and append what it sampled to the texts."""
         self._step += 1
-        self.runner.submit(Batch(step=self._step, slices=slices))
+        self.runner.submit(Batch(step=self._step, slices=slices, copies=tuple(self._copies)))
+        self._copies.clear()
         result = self.runner.collect()
         assert result.error is None, result.error
         for seq, one in result.sampled.items():

@@ -20,14 +20,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo.kernels.triton.early import await_kernel, early_launch
+
 TILE = 64
 """Keys in one step of a chunk's loop; chunks are multiples of it."""
 
 SHARED_ROWS = 128
 """Query heads that one program of `attend_shared` serves, padding included."""
 
-_MERGED_PARTS = 32
+_MERGED_PARTS = 16
 """Parts that are read at once when they are merged."""
+
+_MERGING = 4
+"""Programs that merge, for each that goes through items."""
 
 _PROGRAMS_PER_SM = 4
 _HOST_PROGRAMS = 3
@@ -52,13 +57,16 @@ class Entries:
     first_part: Tensor
     """[entries] see the module."""
     items: Tensor
-    """[items, 2] entry and chunk: what programs go through."""
+    """[items, 5] row, where its table begins, first key, end, part (-1: it is the answer). A team
+    of programs, one for each KV head, goes through every so many-th; no key: nothing to do."""
     shared: Tensor
     """[shared items, 4] first place in `members`, how many, where their table begins, chunk."""
     members: Tensor
     """[members] entries that share blocks, group after group."""
+    merged: Tensor
+    """[merged] the entries of more than one chunk."""
     counts: Tensor
-    """[3] items, shared items, keys of a chunk."""
+    """[4] items, shared items, keys of a chunk, merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,48 +130,57 @@ def _attend_keys(
 
 @triton.jit
 def _attend_chunks(
-    q_at, pages_at, tables_at, rows_at, starts_at, lengths_at, first_part_at, items_at, counts_at,
-    parts_at, lse_at, out_at, scale, block_step, plane_step, slot_step, head_step,
+    q_at, pages_at, tables_at, items_at, counts_at, parts_at, lse_at, out_at, scale,
+    block_step, plane_step, slot_step, head_step,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Go through the items, each with all KV heads: a program takes every so many-th."""
+    """Go through the items with one KV head: a team's programs share an item, a head each."""
     heads = KV_HEADS * GROUP
+    kv_head = tl.program_id(0) % KV_HEADS
+    teams = tl.num_programs(0) // KV_HEADS
     items = tl.load(counts_at)
-    chunk_size = tl.load(counts_at + 2)
     member = tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     mask = (member < GROUP)[:, None] & (column < HEAD_DIM)[None, :]
-    for work in range(tl.program_id(0), items * KV_HEADS, tl.num_programs(0)):
-        item, kv_head = work // KV_HEADS, work % KV_HEADS
-        entry = tl.load(items_at + item * 2)
-        chunk = tl.load(items_at + item * 2 + 1)
-        length = tl.load(lengths_at + entry)
-        row = tl.load(rows_at + entry).to(tl.int64)
-        table_at = tables_at + tl.load(starts_at + entry)
-        seen = chunk * chunk_size
-        begin = 0
-        if WINDOW:
-            seen = tl.maximum(seen, length - WINDOW)
-            begin = tl.maximum(length - WINDOW, 0) // chunk_size
-        end = tl.minimum(chunk * chunk_size + chunk_size, length)
-        chunks = (length + chunk_size - 1) // chunk_size
-        head = kv_head * GROUP + member
-        place = head[:, None] * HEAD_DIM + column[None, :]
-        q = tl.load(q_at + row * heads * HEAD_DIM + place, mask=mask, other=0.0)
-        out, lse = _attend_keys(
-            q, pages_at, table_at, seen, end, kv_head * head_step, scale,
-            block_step, plane_step, slot_step,
-            BLOCK_SIZE, ROWS, WIDTH, HEAD_DIM, TILE, True, PRECISION,
-        )  # fmt: skip
-        if chunks - begin == 1:
-            answer_at = out_at + row * heads * HEAD_DIM
-            tl.store(answer_at + place, out.to(out_at.dtype.element_ty), mask=mask)
-        else:
-            part = (tl.load(first_part_at + entry) + chunk).to(tl.int64)
-            tl.store(parts_at + part * heads * HEAD_DIM + place, out, mask=mask)
-            tl.store(lse_at + part * heads + head, lse, mask=member < GROUP)
+    head = kv_head * GROUP + member
+    place = head[:, None] * HEAD_DIM + column[None, :]
+    item = tl.program_id(0) // KV_HEADS
+    row, start, seen, end, part = _read_item(items_at, item, items)
+    await_kernel(EARLY)
+    while item < items:
+        # Where the next one lies is read meanwhile: one wait less between two items.
+        item += teams
+        next_row, next_start, next_seen, next_end, next_part = _read_item(items_at, item, items)
+        if end > seen:
+            q_place = row.to(tl.int64) * heads * HEAD_DIM + place
+            q = tl.load(q_at + q_place, mask=mask, other=0.0)
+            out, lse = _attend_keys(
+                q, pages_at, tables_at + start, seen, end, kv_head * head_step, scale,
+                block_step, plane_step, slot_step,
+                BLOCK_SIZE, ROWS, WIDTH, HEAD_DIM, TILE, True, PRECISION,
+            )  # fmt: skip
+            if part < 0:
+                tl.store(out_at + q_place, out.to(out_at.dtype.element_ty), mask=mask)
+            else:
+                there = part.to(tl.int64) * heads
+                tl.store(parts_at + there * HEAD_DIM + place, out, mask=mask)
+                tl.store(lse_at + there + head, lse, mask=member < GROUP)
+        row, start, seen, end, part = next_row, next_start, next_seen, next_end, next_part
+
+
+@triton.jit
+def _read_item(items_at, item, items):
+    there = items_at + item * 5
+    real = item < items
+    return (
+        tl.load(there, mask=real, other=0),
+        tl.load(there + 1, mask=real, other=0),
+        tl.load(there + 2, mask=real, other=0),
+        tl.load(there + 3, mask=real, other=0),
+        tl.load(there + 4, mask=real, other=0),
+    )
 
 
 @triton.jit
@@ -172,7 +189,7 @@ def _attend_shared(
     out_at, lse_at, scale, block_step, plane_step, slot_step, head_step,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr,
     ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Go through the shared items: the queries of many entries, one chunk that all of them see."""
     heads = KV_HEADS * GROUP
@@ -180,6 +197,7 @@ def _attend_shared(
     chunk_size = tl.load(counts_at + 2)
     lane = tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
+    await_kernel(EARLY)
     for work in range(tl.program_id(0), items * KV_HEADS, tl.num_programs(0)):
         item, kv_head = work // KV_HEADS, work % KV_HEADS
         first = tl.load(shared_at + item * 4)
@@ -205,44 +223,46 @@ def _attend_shared(
 
 @triton.jit
 def _merge(
-    rows_at, lengths_at, first_part_at, counts_at, parts_at, lse_at, out_at,
+    merged_at, rows_at, lengths_at, first_part_at, counts_at, parts_at, lse_at, out_at,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr,
-    PARTS: tl.constexpr,
+    PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Merge the parts of one entry and head, `PARTS` at a time, in ascending order."""
-    entry = tl.program_id(0)
-    head = tl.program_id(1)
-    length = tl.load(lengths_at + entry)
+    """Go through the entries of several chunks, each with all heads.
+
+    Parts are merged `PARTS` at a time, in ascending order.
+    """
+    works = tl.load(counts_at + 3) * HEADS
     chunk_size = tl.load(counts_at + 2)
-    begin = 0
-    if WINDOW:
-        begin = tl.maximum(length - WINDOW, 0) // chunk_size
-    end = (length + chunk_size - 1) // chunk_size
-    # One chunk is the answer already; padding has none.
-    if end - begin < 2:
-        return
-    row = tl.load(rows_at + entry).to(tl.int64)
-    first_part = tl.load(first_part_at + entry)
     column = tl.arange(0, WIDTH)
-    largest = float("-inf")
-    total = 0.0
-    merged = tl.zeros([WIDTH], tl.float32)
-    for start in range(begin, end, PARTS):
-        chunk = start + tl.arange(0, PARTS)
-        real = chunk < end
-        part = (first_part + chunk) * HEADS + head
-        lse = tl.load(lse_at + part, mask=real, other=float("-inf"))
-        new = tl.maximum(largest, tl.max(lse, axis=0))
-        weights = tl.exp2(lse - new)
-        shrink = tl.exp2(largest - new)
-        mask = real[:, None] & (column < HEAD_DIM)[None, :]
-        place = part.to(tl.int64)[:, None] * HEAD_DIM + column[None, :]
-        out = tl.load(parts_at + place, mask=mask, other=0.0)
-        merged = merged * shrink + tl.sum(out * weights[:, None], axis=0)
-        total = total * shrink + tl.sum(weights, axis=0)
-        largest = new
-    place = out_at + (row * HEADS + head) * HEAD_DIM + column
-    tl.store(place, (merged / total).to(out_at.dtype.element_ty), mask=column < HEAD_DIM)
+    await_kernel(EARLY)
+    for work in range(tl.program_id(0), works, tl.num_programs(0)):
+        entry, head = tl.load(merged_at + work // HEADS), work % HEADS
+        length = tl.load(lengths_at + entry)
+        row = tl.load(rows_at + entry).to(tl.int64)
+        first_part = tl.load(first_part_at + entry)
+        begin = 0
+        if WINDOW:
+            begin = tl.maximum(length - WINDOW, 0) // chunk_size
+        end = (length + chunk_size - 1) // chunk_size
+        largest = float("-inf")
+        total = 0.0
+        merged = tl.zeros([WIDTH], tl.float32)
+        for start in range(begin, end, PARTS):
+            chunk = start + tl.arange(0, PARTS)
+            real = chunk < end
+            part = (first_part + chunk) * HEADS + head
+            lse = tl.load(lse_at + part, mask=real, other=float("-inf"))
+            new = tl.maximum(largest, tl.max(lse, axis=0))
+            weights = tl.exp2(lse - new)
+            shrink = tl.exp2(largest - new)
+            mask = real[:, None] & (column < HEAD_DIM)[None, :]
+            place = part.to(tl.int64)[:, None] * HEAD_DIM + column[None, :]
+            out = tl.load(parts_at + place, mask=mask, other=0.0)
+            merged = merged * shrink + tl.sum(out * weights[:, None], axis=0)
+            total = total * shrink + tl.sum(weights, axis=0)
+            largest = new
+        place = out_at + (row * HEADS + head) * HEAD_DIM + column
+        tl.store(place, (merged / total).to(out_at.dtype.element_ty), mask=column < HEAD_DIM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +275,12 @@ class Shape:
     block_size: int
     window: int | None
     programs: int
-    """That go through the items."""
+    """That fill the device."""
+
+    @property
+    def teams(self) -> int:
+        """Programs that go through the items together, one for each KV head: so many times."""
+        return max(1, self.programs // self.kv_heads)
 
     @property
     def group(self) -> int:
@@ -307,13 +332,13 @@ def attend_decode(
     precision = "ieee" if q.dtype == torch.float32 else "tf32"
     window = shape.window or 0
     padded = triton.next_power_of_2(shape.group)
-    _attend_chunks[(shape.programs,)](
-        q, pages, entries.tables, entries.rows, entries.table_starts, entries.lengths,
-        entries.first_part, entries.items, entries.counts, parts.out, parts.lse, out,
+    early = early_launch(q.device)
+    _attend_chunks[(shape.teams * shape.kv_heads,)](
+        q, pages, entries.tables, entries.items, entries.counts, parts.out, parts.lse, out,
         shape.scale, *steps,
         BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group,
-        ROWS=max(16, padded), HEAD_DIM=shape.head_dim, WIDTH=shape.width, WINDOW=window, TILE=TILE,
-        PRECISION=precision, num_warps=4, num_stages=3,
+        ROWS=max(16, padded), HEAD_DIM=shape.head_dim, WIDTH=shape.width, TILE=TILE,
+        PRECISION=precision, num_warps=2, num_stages=3, **early,
     )  # fmt: skip
     if shared:
         _attend_shared[(shape.programs,)](
@@ -321,11 +346,13 @@ def attend_decode(
             entries.members, entries.counts, parts.out, parts.lse, shape.scale, *steps,
             BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group,
             PADDED=padded, ROWS=shape.shared_members * padded, HEAD_DIM=shape.head_dim,
-            WIDTH=shape.width, TILE=TILE, PRECISION=precision, num_warps=8, num_stages=3,
+            WIDTH=shape.width, TILE=TILE, PRECISION=precision, num_warps=8, num_stages=3, **early,
         )  # fmt: skip
     if parted:
-        _merge[(entries.rows.shape[0], shape.heads)](
-            entries.rows, entries.lengths, entries.first_part, entries.counts, parts.out,
-            parts.lse, out, HEADS=shape.heads, HEAD_DIM=shape.head_dim, WIDTH=shape.width,
-            WINDOW=window, PARTS=_MERGED_PARTS, num_warps=4,
+        works = entries.rows.shape[0] * shape.heads
+        _merge[(min(works, _MERGING * shape.programs),)](
+            entries.merged, entries.rows, entries.lengths, entries.first_part, entries.counts,
+            parts.out, parts.lse, out,
+            HEADS=shape.heads, HEAD_DIM=shape.head_dim, WIDTH=shape.width, WINDOW=window,
+            PARTS=_MERGED_PARTS, num_warps=4, **early,
         )  # fmt: skip

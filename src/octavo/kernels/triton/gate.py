@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo.kernels.triton.early import await_kernel, early_launch
+
 # (1 + tanh(x)) / 2 is 1 / (1 + exp(-2x)). Source: Hendrycks and Gimpel 2016, arXiv 1606.08415.
 _GELU_SLOPE = tl.constexpr(1.5957691216057308)
 _GELU_CUBE = tl.constexpr(0.044715)
@@ -17,7 +19,8 @@ _TILE = 1024
 
 
 @triton.jit
-def _gate(gate_up_at, out_at, width, GELU: tl.constexpr, TILE: tl.constexpr):
+def _gate(gate_up_at, out_at, width, GELU: tl.constexpr, TILE: tl.constexpr, EARLY: tl.constexpr):
+    await_kernel(EARLY)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = columns < width
@@ -43,6 +46,6 @@ def gate(gate_up: Tensor, *, gelu: bool = False) -> Tensor:
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     if rows:
         _gate[(rows, triton.cdiv(width, _TILE))](
-            gate_up, out, width, GELU=gelu, TILE=_TILE, num_warps=4
+            gate_up, out, width, GELU=gelu, TILE=_TILE, num_warps=4, **early_launch(out.device)
         )
     return out

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo.kernels.triton.early import await_kernel, early_launch
+
 _PER_WARP = 512
 """Numbers of a row for each warp, whatever the number of rows: a row's bits depend on it."""
 
@@ -35,12 +37,14 @@ def _add_rms_norm(
     HAS_DELTA: tl.constexpr,
     HAS_POST: tl.constexpr,
     WIDTH: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * hidden
     columns = tl.arange(0, WIDTH)
     inside = columns < hidden
-    x = tl.load(x_at + row + columns, mask=inside, other=0.0)
     weight = tl.load(weight_at + columns, mask=inside, other=0.0)
+    await_kernel(EARLY)
+    x = tl.load(x_at + row + columns, mask=inside, other=0.0)
     if HAS_DELTA:
         delta = tl.load(delta_at + row + columns, mask=inside, other=0.0)
         if HAS_POST:
@@ -86,5 +90,6 @@ def add_rms_norm(
             HAS_POST=post_weight is not None,
             WIDTH=width,
             num_warps=max(1, min(16, width // _PER_WARP)),
+            **early_launch(x.device),
         )
     return out

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo.kernels.triton.early import await_kernel, early_launch
+
 _HEADS_TILE = 8
 
 
@@ -54,6 +56,7 @@ def _rotate_and_write(
     HAS_NORM: tl.constexpr,
     HALF: tl.constexpr,
     HEADS_TILE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS_TILE + tl.arange(0, HEADS_TILE)
@@ -62,9 +65,16 @@ def _rotate_and_write(
     total = heads + 2 * kv_heads
     inside = (head < total)[:, None] & (pair < half)[None, :]
     within = head[:, None] * head_dim + pair[None, :]
-    low = tl.load(qkv_at + row * total * head_dim + within, mask=inside, other=0.0).to(tl.float32)
-    high = tl.load(qkv_at + row * total * head_dim + within + half, mask=inside, other=0.0)
-    high = high.to(tl.float32)
+    position = tl.load(positions_at + row).to(tl.int64)
+    there = position * head_dim + pair
+    cos = tl.load(turns_at + there, mask=pair < half, other=1.0)[None, :]
+    sin = tl.load(turns_at + there + half, mask=pair < half, other=0.0)[None, :]
+    block = tl.load(blocks_at + row).to(tl.int64)
+    offset = tl.load(offsets_at + row)
+    await_kernel(EARLY)
+    low_at = qkv_at + row * total * head_dim + within
+    low = tl.load(low_at, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(low_at + half, mask=inside, other=0.0).to(tl.float32)
     if HAS_BIAS:
         low += tl.load(bias_at + within, mask=inside, other=0.0).to(tl.float32)
         high += tl.load(bias_at + within + half, mask=inside, other=0.0).to(tl.float32)
@@ -78,21 +88,14 @@ def _rotate_and_write(
         low = tl.where(turned, low * scale * first, low)
         high = tl.where(turned, high * scale * second, high)
 
-    position = tl.load(positions_at + row).to(tl.int64)
-    there = position * head_dim + pair
-    cos = tl.load(turns_at + there, mask=pair < half, other=1.0)[None, :]
-    sin = tl.load(turns_at + there + half, mask=pair < half, other=0.0)[None, :]
     new_low = tl.where(turned, low * cos - high * sin, low)
     new_high = tl.where(turned, high * cos + low * sin, high)
-
     queries = inside & (head < heads)[:, None]
     q_place = q_at + row * heads * head_dim + within
     tl.store(q_place, new_low.to(q_at.dtype.element_ty), mask=queries)
     tl.store(q_place + half, new_high.to(q_at.dtype.element_ty), mask=queries)
 
     # A row without a block is padding: nothing of it is kept.
-    block = tl.load(blocks_at + row).to(tl.int64)
-    offset = tl.load(offsets_at + row)
     stored = head - heads
     plane, kv_head = stored // kv_heads, stored % kv_heads
     slot = block * block_step + offset * slot_step
@@ -147,5 +150,6 @@ def rotate_and_write(
             HALF=triton.next_power_of_2(head_dim // 2),
             HEADS_TILE=_HEADS_TILE,
             num_warps=4,
+            **early_launch(qkv.device),
         )
     return q

@@ -1,0 +1,182 @@
+"""Records requests into a file, beside the engine's steps: hashes and lengths, never text."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from octavo.contract.recording import HASH_BYTES, RecordedLine, RecordingHeader, pack_hashes
+from octavo.contract.request import FinishReason, Request, Update
+from octavo.errors import ConfigError
+
+_MOST_WAITING = 4096
+"""Requests that may wait to be written; more are left out rather than kept in memory."""
+_LAST_WORDS_S = 10.0
+"""How long `close` waits for what is not written yet."""
+
+
+class _Answering:
+    """A request whose end has not come."""
+
+    __slots__ = ("began_s", "cached", "finish", "left", "lengths", "request", "text")
+
+    def __init__(self, request: Request, began_s: float) -> None:
+        self.request = request
+        self.began_s = began_s
+        self.text = array("i")
+        """Answer of the first choice."""
+        self.lengths = [0] * request.sampling.choices
+        self.left = request.sampling.choices
+        """Choices that have not ended."""
+        self.cached = 0
+        self.finish: str = FinishReason.ABORT.value
+
+
+class Recorder:
+    """Writes one line for each request that ends, in a thread of its own.
+
+    Hashes are keyed by a secret that this object alone knows and that is never written, so that
+    nobody can find a text by trying. Whatever goes wrong with the file, no step and no request
+    hears of it: there is one warning, and recording ends. A process that is forked records nothing.
+    """
+
+    def __init__(self, path: Path, block_size: int, warn: Callable[[str], None]) -> None:
+        """Begin a recording at the end of a file. Raises ConfigError if it cannot be written.
+
+        warn: told once, from another thread, if recording ends early or leaves something out.
+        """
+        self._path = path
+        self._block_size = block_size
+        self._warn = warn
+        self._secret = secrets.token_bytes(32)
+        self._process = os.getpid()
+        self._start_s = time.monotonic()
+        self._answering: dict[str, _Answering] = {}
+        self._ended: queue.SimpleQueue[_Answering | None] = queue.SimpleQueue()
+        self._warned = self._broken = False
+        header = RecordingHeader(block_size=block_size, started_s=time.time())
+        try:
+            self._file = _open(path, msgspec.json.encode(header) + b"\n")
+        except OSError as error:
+            raise ConfigError(
+                f"record: cannot write to {path}: {error.strerror or error}; name another file"
+            ) from None
+        self._thread = threading.Thread(target=self._loop, name="octavo-recorder", daemon=True)
+        self._thread.start()
+
+    # ── what the engine tells ─────────────────────────────────────────────────────────────
+
+    def begin(self, request: Request) -> None:
+        """A request has been queued."""
+        if self._records():
+            began_s = time.monotonic() - self._start_s
+            self._answering[request.id] = _Answering(request, began_s)
+
+    def take_in(self, update: Update, finish: FinishReason | None) -> None:
+        """A choice has new tokens, and with `finish` has ended."""
+        one = self._answering.get(update.request_id)
+        if one is None:
+            return
+        one.lengths[update.index] += len(update.tokens)
+        if not update.index:
+            one.text.extend(update.tokens)
+            one.cached = update.cached_tokens
+        if finish is not None:
+            one.left -= 1
+            if not update.index:
+                one.finish = finish.value
+            if not one.left:
+                self._end(update.request_id)
+
+    def abort(self, request_id: str) -> None:
+        """A request has been ended before its time. Unknown: no effect."""
+        if request_id in self._answering:
+            self._end(request_id)
+
+    def close(self) -> None:
+        """Write what has ended; what has not is left out."""
+        if os.getpid() == self._process and self._thread.is_alive():
+            self._ended.put(None)
+            self._thread.join(_LAST_WORDS_S)
+
+    def _records(self) -> bool:
+        return not self._broken and os.getpid() == self._process
+
+    def _end(self, request_id: str) -> None:
+        one = self._answering.pop(request_id)
+        if not self._records():
+            return
+        if self._ended.qsize() >= _MOST_WAITING:
+            self._complain(f"{self._path} takes longer to write than requests to answer: some are")
+            return
+        self._ended.put(one)
+
+    # ── in the recorder's thread ──────────────────────────────────────────────────────────
+
+    def _loop(self) -> None:
+        with self._file:
+            while (one := self._ended.get()) is not None:
+                if self._broken:
+                    continue
+                try:
+                    _write(self._file, msgspec.json.encode(self._line(one)) + b"\n")
+                except OSError as error:
+                    self._broken = True
+                    reason = error.strerror or error
+                    self._complain(f"{self._path} cannot be written ({reason}): all others are")
+
+    def _line(self, one: _Answering) -> RecordedLine:
+        request, size = one.request, self._block_size
+        # The last token of an answer is not written to memory.
+        text = array("i", request.prompt) + one.text[:-1]
+        key = self._hash(request.namespace.root())
+        hashes: list[bytes] = []
+        for start in range(0, len(text) - size + 1, size):
+            key = self._hash(key + text[start : start + size].tobytes())
+            hashes.append(key)
+        return RecordedLine(
+            time_s=round(one.began_s, 6),
+            prompt=len(request.prompt),
+            output=one.lengths[0],
+            blocks=pack_hashes(hashes),
+            tenant=self._hash(request.namespace.salt.encode()).hex(),
+            cached=one.cached,
+            outputs=tuple(one.lengths) if len(one.lengths) > 1 else (),
+            finish=one.finish,
+        )
+
+    def _hash(self, data: bytes) -> bytes:
+        return blake2b(data, digest_size=HASH_BYTES, key=self._secret).digest()
+
+    def _complain(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(f"octavo: {what} not recorded. Answers are not affected")
+
+
+def _open(path: Path, first: bytes) -> BinaryIO:
+    """Open a file for whole lines, behind what is there already, and write the first."""
+    file = path.open("ab", buffering=0)
+    try:
+        # What is there may end in a line that was cut off.
+        _write(file, b"\n" + first if os.fstat(file.fileno()).st_size else first)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    """Write all of it; a full disk takes a part, and refuses the rest."""
+    while data:
+        data = data[file.write(data) :]

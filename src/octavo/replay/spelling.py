@@ -1,0 +1,109 @@
+"""Blocks as tokens: what lets the real manager and scheduler replay a trace block by block."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from octavo.contract.ids import BlockKey
+from octavo.memory.block import Block
+from octavo.memory.eviction import EvictionPolicy
+from octavo.replay.trace import RecordedRequest, Trace
+
+_FULL = 0
+"""The second token of a full block of a prompt."""
+
+
+class Spelling:
+    """Spells a trace's prompts for an engine in whose texts two tokens stand for a block.
+
+    The first token names the block, and with it all that precedes it, as the trace's keys do; the
+    second says that the block is full. So a partial last block is one token in a block of two: it
+    has room and is not published, as in any engine. Blocks of one token are spelled by one.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._size = trace.block_size
+        self.width = min(2, trace.block_size)
+        """Tokens of the engine that a full block has."""
+        self._names: dict[BlockKey, int] = {}
+        self._unused = count(1)
+
+    def prompt(self, request: RecordedRequest) -> tuple[int, ...]:
+        """Spell a prompt of at least one token."""
+        full, rest = divmod(request.prompt_tokens, self._size)
+        names, unused = self._names, self._unused
+        tokens: list[int] = []
+        for key in request.keys[:full]:
+            name = names.get(key)
+            if name is None:
+                name = names[key] = next(unused)
+            tokens.append(name)
+            if self.width > 1:
+                tokens.append(_FULL)
+        if rest:
+            tokens.append(self.answer(request, len(tokens)))
+        return tuple(tokens)
+
+    def answer(self, request: RecordedRequest, place: int) -> int:
+        """Spell one token behind a prompt's full blocks; what nothing is known of, is unique."""
+        block, half = divmod(place, self.width)
+        index = block - request.prompt_tokens // self._size
+        if index >= len(request.answer_keys):
+            return next(self._unused)
+        if half:
+            return _FULL
+        key = request.answer_keys[index]
+        if key not in self._names:
+            self._names[key] = next(self._unused)
+        return self._names[key]
+
+    def tokens_before(self, place: int) -> int:
+        """Return how many true tokens a text has before a token of the engine.
+
+        Of a full block's two tokens each stands for a half.
+        """
+        block, half = divmod(place, self.width)
+        return block * self._size + half * (self._size // self.width)
+
+    def due(self, place: int) -> int:
+        """Return the position of the true token with which a token of the engine is written.
+
+        The first token of a block is written with its first slot, the second with its last.
+        """
+        block, half = divmod(place, self.width)
+        return block * self._size + half * (self._size - 1)
+
+    def unscaled(self, policy: EvictionPolicy) -> EvictionPolicy:
+        """Return a policy that sees how many true tokens a block holds: some go by it."""
+        return _Unscaled(policy, self._size // self.width)
+
+
+class _Unscaled:
+    """Lets cached blocks say true tokens as long as they are in a policy's bag.
+
+    Only whoever holds blocks reads how full they are; in the bag nobody does but the policy.
+    """
+
+    def __init__(self, policy: EvictionPolicy, slot_tokens: int) -> None:
+        self._policy = policy
+        self._slot_tokens = slot_tokens
+
+    def add(self, block: Block) -> None:
+        block.filled *= self._slot_tokens
+        self._policy.add(block)
+
+    def remove(self, block: Block) -> None:
+        self._policy.remove(block)
+        block.filled //= self._slot_tokens
+
+    def pop(self) -> Block:
+        block = self._policy.pop()
+        block.filled //= self._slot_tokens
+        return block
+
+    def __len__(self) -> int:
+        return len(self._policy)
+
+    def __getattr__(self, name: str) -> object:
+        """Answer as the policy does, whatever else is asked of one."""
+        return getattr(self._policy, name)

@@ -1,0 +1,296 @@
+"""A recording holds hashes and lengths, can be replayed, and never gets in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from octavo.contract.namespace import Namespace
+from octavo.contract.request import Request
+from octavo.contract.sampling import SamplingParams
+from octavo.engine.engine import Engine
+from octavo.engine.recorder import Recorder
+from octavo.errors import ConfigError
+from octavo.memory.policies.lru import Lru
+from octavo.replay.index import replay_index
+from octavo.replay.recording import read_recording
+from octavo.sched.limits import Limits
+from octavo.sched.order import Fcfs
+from octavo.sched.scheduler import Scheduler
+from octavo.testing.driver import make_cache
+from octavo.testing.fake_runner import FakeRunner
+
+BLOCK = 4
+
+
+class Recorded:
+    """An engine over a fake runner that records what it answers."""
+
+    def __init__(self, path):
+        self.path = path
+        self.warnings = []
+        cache = make_cache(300)
+        scheduler = Scheduler(cache, Fcfs(), Limits(8, 64, 1000, 1200))
+        self.engine = Engine(scheduler, cache, FakeRunner((BLOCK,)), None)
+        self.recorder = Recorder(path, BLOCK, self.warnings.append)
+        self.engine.watch(self.recorder)
+        self.answers = {}
+
+    def ask(self, name, prompt, *, salt="", max_tokens=6, **sampling):
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, **sampling)
+        namespace = Namespace(salt=salt)
+        self.engine.add(
+            Request(id=name, prompt=tuple(prompt), sampling=params, seed=0, namespace=namespace)
+        )
+
+    def run(self):
+        while self.engine.busy:
+            for news in self.engine.step():
+                self.answers.setdefault((news.request_id, news.index), []).extend(news.token_ids)
+
+    def lines(self):
+        self.engine.close()
+        return [json.loads(line) for line in self.path.read_text().split("\n") if line]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    return Recorded(tmp_path / "traffic.jsonl")
+
+
+def blocks_of(line):
+    """Hashes as text: each has eight bytes."""
+    from octavo.contract.recording import unpack_hashes
+
+    return unpack_hashes(line["blocks"])
+
+
+def test_a_line_tells_lengths_blocks_and_the_end(recorded):
+    recorded.ask("a", range(10), max_tokens=7)
+    recorded.run()
+
+    header, line = recorded.lines()
+
+    assert header["schema"] == "octavo.recording/1"
+    assert header["block_size"] == BLOCK
+    assert time.time() - 60 < header["started_s"] < time.time()
+    assert set(line) == {"schema", "time_s", "prompt", "output", "blocks", "tenant", "finish"}
+    assert (line["prompt"], line["output"], line["finish"]) == (10, 7, "length")
+    assert len(blocks_of(line)) == (10 + 7 - 1) // BLOCK
+
+
+def test_equal_beginnings_have_equal_hashes_up_to_where_they_part(recorded):
+    recorded.ask("a", [1] * 8 + [2] * 8)
+    recorded.ask("b", [1] * 8 + [3] * 8)
+    recorded.run()
+
+    _, one, two = recorded.lines()
+
+    assert blocks_of(one)[:2] == blocks_of(two)[:2]
+    assert not set(blocks_of(one)[2:]) & set(blocks_of(two)[2:])
+
+
+def test_a_next_turn_goes_on_behind_the_answer(recorded):
+    recorded.ask("a", range(10), max_tokens=7)
+    recorded.run()
+    recorded.ask("b", [*range(10), *recorded.answers["a", 0], 5, 6, 7], max_tokens=1)
+    recorded.run()
+
+    _, one, two = recorded.lines()
+
+    assert blocks_of(two)[: len(blocks_of(one))] == blocks_of(one)
+    assert two["cached"] == 16
+
+
+def test_tenants_have_hashes_of_their_own(recorded):
+    for name, salt in (("a", "red"), ("b", "blue"), ("c", "red")):
+        recorded.ask(name, range(12), salt=salt)
+        recorded.run()
+
+    _, one, two, three = recorded.lines()
+
+    assert one["tenant"] == three["tenant"] != two["tenant"]
+    assert not set(blocks_of(one)) & set(blocks_of(two))
+    assert blocks_of(one)[:3] == blocks_of(three)[:3]
+
+
+def test_no_text_and_no_name_is_in_the_file(recorded):
+    recorded.ask("a secret name", [4711] * 12, salt="a secret tenant")
+    recorded.run()
+    recorded.lines()
+
+    text = recorded.path.read_text()
+    assert "secret" not in text
+    assert "4711" not in text
+
+
+def test_the_same_traffic_has_other_hashes_in_another_recording(tmp_path):
+    found = []
+    for number in range(2):
+        one = Recorded(tmp_path / f"{number}.jsonl")
+        one.ask("a", range(12))
+        one.run()
+        found.append(blocks_of(one.lines()[1]))
+
+    assert not set(found[0]) & set(found[1])
+
+
+def test_of_several_choices_the_first_is_told_and_all_lengths(recorded):
+    recorded.ask("a", range(8), n=3)
+    recorded.run()
+
+    _, line = recorded.lines()
+
+    assert line["outputs"] == [6, 6, 6]
+    assert line["output"] == 6
+
+
+def test_an_aborted_request_is_told_as_far_as_it_came(recorded):
+    recorded.ask("a", range(8), max_tokens=100)
+    recorded.engine.step()
+    recorded.engine.step()
+    recorded.engine.abort("a")
+    recorded.engine.abort("a")
+
+    _, line = recorded.lines()
+
+    assert (line["finish"], line["output"]) == ("abort", 2)
+
+
+# ── replayed ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_recording_is_replayed_with_the_hits_that_the_engine_had(recorded):
+    prompt = list(range(14))
+    for turn in range(5):
+        recorded.ask(f"turn {turn}", prompt)
+        recorded.run()
+        prompt += [*recorded.answers[f"turn {turn}", 0], 40 + turn]
+    lines = recorded.lines()
+
+    trace = read_recording(recorded.path)
+    tally = replay_index(trace, Lru(), 1000)
+
+    assert trace.block_size == BLOCK
+    assert tally.requests == 5
+    assert tally.hit_tokens == sum(line.get("cached", 0) for line in lines[1:]) > 0
+
+
+def test_recordings_of_one_file_follow_each_other_and_share_nothing(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+    for _ in range(2):
+        one = Recorded(path)
+        one.ask("a", range(12))
+        one.run()
+        one.engine.close()
+
+    trace = read_recording(path)
+
+    assert [len(request.keys) for request in trace.requests] == [3, 3]
+    assert trace.requests[0].time_s == 0.0
+    assert trace.working_set == 8
+
+
+def test_a_line_that_was_cut_off_is_left_out(recorded):
+    recorded.ask("a", range(12))
+    recorded.run()
+    recorded.lines()
+    with recorded.path.open("a") as file:
+        file.write('{"schema": "request", "time_s": 0.')
+
+    assert len(read_recording(recorded.path).requests) == 1
+
+
+def test_larger_blocks_are_made_of_recorded_ones(recorded):
+    from octavo.replay.trace import in_blocks
+
+    recorded.ask("a", range(11), max_tokens=8)
+    recorded.run()
+    recorded.lines()
+
+    (one,) = in_blocks(read_recording(recorded.path), 2 * BLOCK).requests
+
+    assert (len(one.keys), len(one.answer_keys)) == (1, 1)
+
+
+HEADER = '{"schema": "octavo.recording/1", "block_size": 4, "started_s": 0}\n'
+LINE = (
+    '{"schema": "request", "time_s": 0, "prompt": 9, "output": 1, "tenant": "", "blocks": "%s"}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEADER, "holds no recorded request"),
+        (LINE % "", "line 1: no header"),
+        (HEADER + LINE % "AAAA", "line 2: its blocks cannot be read"),
+        (HEADER + LINE % "AAAAAAAAAAA=", "line 2: 1 blocks for 9 [+] 1 tokens"),
+        (HEADER + '{"schema": "other"}', "line 2 is no line of a recording"),
+        (HEADER + HEADER.replace("4", "8") + LINE % "", "blocks of 8 tokens after one with 4"),
+    ],
+)
+def test_a_file_that_is_no_recording_is_refused(tmp_path, text, message):
+    path = tmp_path / "other.jsonl"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=message):
+        read_recording(path)
+
+
+# ── when the file fails ───────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def largest_file(size):
+    """Let writes beyond so many bytes of a file fail, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_costs_one_warning_and_no_answer(recorded):
+    with largest_file(recorded.path.stat().st_size + 10):
+        for name in "abc":
+            recorded.ask(name, range(12))
+            recorded.run()
+        recorded.engine.close()
+
+    assert [len(answer) for answer in recorded.answers.values()] == [6, 6, 6]
+    (warning,) = recorded.warnings
+    assert "cannot be written (File too large)" in warning
+    assert "Answers are not affected" in warning
+
+
+def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path):
+    with pytest.raises(ConfigError, match=r"record: cannot write to .*name another file"):
+        Recorder(tmp_path / "none" / "x.jsonl", 16, print)
+
+
+def test_a_process_that_is_forked_records_nothing(recorded):
+    recorded.ask("a", range(12))
+    child = os.fork()
+    if not child:
+        recorded.run()
+        recorded.engine.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    recorded.run()
+
+    assert len(recorded.lines()) == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_disk_that_is_full_already_is_told_at_once():
+    from pathlib import Path
+
+    with pytest.raises(ConfigError, match="No space left on device"):
+        Recorder(Path("/dev/full"), 16, print)
