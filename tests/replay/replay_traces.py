@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,23 @@ def trace_of(*prompts: str, block_size: int = 4, partial: int = 0) -> Trace:
         for second, prompt in enumerate(prompts)
     ]
     return Trace("letters", block_size, tuple(requests))
+
+
+def with_answers(trace: Trace) -> Trace:
+    """Let every second prompt of two blocks or more be cut: its last block is its answer."""
+    requests = [
+        replace(
+            one,
+            prompt_tokens=one.prompt_tokens - trace.block_size,
+            output_tokens=trace.block_size + 1,
+            keys=one.keys[:-1],
+            answer_keys=one.keys[-1:],
+        )
+        if number % 2 and len(one.keys) > 1
+        else one
+        for number, one in enumerate(trace.requests)
+    ]
+    return replace(trace, requests=tuple(requests), partial=False)
 
 
 def random_prompts(seed: int, count: int, *, letters: str = "abc", longest: int = 3) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from replay_traces import trace_of
+from replay_traces import trace_of, with_answers
 from token_by_token import replay_token_by_token
 
 from octavo.build import EVICTION_POLICIES
@@ -122,6 +122,20 @@ def test_partial_blocks_are_not_found():
     trace = trace_of("abc", "abc", block_size=16, partial=7)
 
     assert replay_engine(trace, Lru(), 20, SETTINGS).cache.hits == 2
+
+
+def test_an_answer_that_is_known_is_found_by_a_prompt_that_goes_on_behind_it():
+    trace = with_answers(trace_of("x", "abc", "abcd", block_size=16))
+
+    assert replay_engine(trace, Lru(), 20, SETTINGS).cache.hits == 3
+
+
+def test_a_block_that_an_answer_ends_is_found_too():
+    first = RecordedRequest(0.0, 20, 30, (b"a",), (b"ab", b"abc"))
+    second = RecordedRequest(9.0, 50, 1, (b"a", b"ab", b"abc"))
+    trace = Trace("x", 16, (first, second), partial=False)
+
+    assert replay_engine(trace, Lru(), 20, SETTINGS).cache.hits == 3
 
 
 def test_requests_that_come_together_share_what_is_new():

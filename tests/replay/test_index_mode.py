@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from replay_traces import random_prompts, trace_of
+from replay_traces import random_prompts, trace_of, with_answers
 
 from octavo.build import EVICTION_POLICIES
 from octavo.memory.policies.lru import Lru
@@ -47,6 +47,15 @@ def test_a_partial_last_block_counts_as_one_and_is_left_out_of_the_full_ones():
     assert (tally.references, tally.hits) == (4, 2)
     assert (tally.full_references, tally.full_hits) == (2, 1)
     assert (tally.prompt_tokens, tally.hit_tokens) == (10, 5)
+
+
+def test_an_answer_that_is_known_is_found_by_a_prompt_that_goes_on_behind_it():
+    trace = with_answers(trace_of("x", "abc", "abcd"))
+
+    tally = replay_index(trace, Lru(), 10)
+
+    assert [len(one.keys) for one in trace.requests] == [1, 2, 4]
+    assert tally.hits == endless(trace).hits == 3
 
 
 def test_requests_that_warm_the_cache_do_not_count():

@@ -6,22 +6,22 @@ from functools import cache
 from itertools import combinations
 
 import pytest
-from replay_traces import random_prompts, trace_of
+from replay_traces import random_prompts, trace_of, with_answers
 
 from octavo.replay.bounds import endless, optimum
 
 
 def most_hits(trace, capacity):
     """Try every set of blocks that could be kept after every request."""
-    requests = [one.keys for one in trace.requests]
+    requests = trace.requests
 
     @cache
     def best_from(number, kept):
         if number == len(requests):
             return 0
-        keys = requests[number]
+        keys = requests[number].keys
         hits = next((n for n, key in enumerate(keys) if key not in kept), len(keys))
-        known = kept | frozenset(keys)
+        known = kept | frozenset(keys + requests[number].answer_keys)
         choices = combinations(sorted(known), min(capacity, len(known)))
         return hits + max(best_from(number + 1, frozenset(choice)) for choice in choices)
 
@@ -32,6 +32,14 @@ def most_hits(trace, capacity):
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_the_optimum_is_the_most_that_any_choice_of_blocks_could_hit(seed, capacity):
     trace = trace_of(*random_prompts(seed, 7))
+
+    assert optimum(trace, capacity).hits == most_hits(trace, capacity), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("capacity", [1, 2, 3])
+def test_answers_that_are_known_may_be_kept_too(seed, capacity):
+    trace = with_answers(trace_of(*random_prompts(seed, 7)))
 
     assert optimum(trace, capacity).hits == most_hits(trace, capacity), f"seed {seed}"
 

@@ -69,6 +69,7 @@ Warm = Annotated[
     bool,
     Option("--warm", help="Count the second half of the time only; the first fills the cache."),
 ]
+Seed = Annotated[int, Option(help="index: of what is drawn at random.")]
 HintError = Annotated[
     float | None,
     Option(
@@ -78,7 +79,6 @@ HintError = Annotated[
 HintAbout = Annotated[
     str, Option(help="index: what a hint is about: request, its prefix, or each block by itself.")
 ]
-Seed = Annotated[int, Option(help="index: of the errors of hints.")]
 Draws = Annotated[
     int,
     Option("--bootstrap", help="index: draws for intervals of what is gained on lru; 0: none."),
@@ -94,8 +94,8 @@ Scheduling = Annotated[str, Option(help="engine: as --scheduling-policy of an en
 Jobs = Annotated[int | None, Option(help="Processes; default: one per core of this process.")]
 
 _MOST_JOBS = 1024
-_MOST_DRAWS = 100_000
 _MODES = ("index", "engine", "blocks")
+_MOST_DRAWS = 100_000
 _OF_INDEX = ("hint_error", "hint_about", "seed", "bootstrap")
 _OF_ENGINES = ("rate", "cost", "max_num_seqs", "max_num_batched_tokens", "scheduling_policy")
 _OF_CACHES = ("policy", "capacity_share", "capacity_blocks", "warm", "jobs", "plot")
@@ -143,9 +143,9 @@ def replay(
     engine = None
     if mode == "engine":
         engine = _engine(cost, max_num_seqs, max_num_batched_tokens, scheduling_policy, rate)
-    names = list(dict.fromkeys(policy or ["lru"]))
-    hints = _Hints(hint_error, hint_about, seed)
-    ask = _Asked(names, engine, hints.oracle(), _draws(bootstrap, names), warm, _jobs(jobs))
+    policies = list(dict.fromkeys(policy or ["lru"]))
+    aids = _Aids(_oracle(hint_error, hint_about, seed), _draws(bootstrap, policies))
+    ask = _Asked(policies, engine, aids, warm=warm, jobs=_jobs(jobs))
     for name in ask.policies:
         _Named(name)()  # an unknown name is told before the work
     sizes = _Sizes(capacity_share, capacity_blocks, given)
@@ -156,12 +156,13 @@ def replay(
     if json:
         settings = source.keys() | {"mode": mode, "policy": ask.policies}
         settings |= sizes.keys() | {"block_size": recorded.block_size, "warm": warm}
-        if engine is not None:
+        if engine is None:
+            settings |= {"bootstrap": bootstrap, "hint_error": hint_error, "seed": seed}
+            settings["hint_about"] = None if hint_error is None else hint_about
+        else:
             settings |= {"rate": rate, "cost": cost, "scheduling_policy": scheduling_policy}
             settings["max_num_seqs"] = max_num_seqs
             settings["max_num_batched_tokens"] = max_num_batched_tokens
-        else:
-            settings |= hints.keys() | {"bootstrap": bootstrap}
         settings["python"] = platform.python_version()
         print_json("octavo.replay/1", settings, _payload(found, recorded))
     else:
@@ -181,14 +182,21 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True)
+class _Aids:
+    """What index mode may have besides."""
+
+    oracle: Oracle | None
+    draws: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """What is to be replayed."""
 
     policies: list[str]
     engine: EngineSettings | None
     """None: index mode."""
-    oracle: Oracle | None
-    bootstrap: int
+    aids: _Aids
     warm: bool
     jobs: int
 
@@ -202,8 +210,9 @@ def _sweep(recorded: Trace, ask: _Asked, sizes: list[Capacity]) -> Sweep | Engin
     with work_bar("requests", work(recorded, len(candidates), len(sizes))) as advance:
         if ask.engine is None:
             return sweep(
-                recorded, candidates, sizes, judged_from_s=since, oracle=ask.oracle,
-                bootstrap=ask.bootstrap, jobs=ask.jobs, advance=advance,
+                recorded, candidates, sizes,
+                judged_from_s=since, oracle=ask.aids.oracle, bootstrap=ask.aids.draws,
+                jobs=ask.jobs, advance=advance,
             )  # fmt: skip
         return sweep_engine(
             recorded, candidates, sizes, ask.engine,
@@ -286,27 +295,14 @@ def _draws(count: int, policies: list[str]) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class _Hints:
-    """Hints from the future, as they were asked for."""
+def _oracle(error: float | None, about: str, seed: int) -> Oracle | None:
+    from octavo.replay.oracle import Oracle
 
-    error: float | None
-    about: str
-    seed: int
-
-    def oracle(self) -> Oracle | None:
-        from octavo.replay.oracle import Oracle
-
-        try:
-            checked = Oracle(self.error or 0.0, cast("About", self.about), self.seed)
-        except ConfigError as reason:
-            raise ConfigError(f"--hint-error, --hint-about: {reason}") from None
-        return None if self.error is None else checked
-
-    def keys(self) -> dict[str, object]:
-        if self.error is None:
-            return {"hint_error": None}
-        return {"hint_error": self.error, "hint_about": self.about, "seed": self.seed}
+    try:
+        checked = Oracle(0.0 if error is None else error, cast("About", about), seed)
+    except ConfigError as reason:
+        raise ConfigError(f"--hint-error, --hint-about: {reason}") from None
+    return None if error is None else checked
 
 
 def _shares(text: str) -> list[float]:

@@ -139,11 +139,6 @@ class BlockPool:
                 else:
                     self._policy.add(block)
 
-    def hint(self, ids: Iterable[BlockId], hint: CacheHint | None) -> None:
-        """Note what one who holds these blocks, and is about to drop them, says of their use."""
-        for block_id in ids:
-            self.blocks[block_id].hint = hint
-
     def assign(self, block_id: BlockId, group: int) -> None:
         """Let a held block, still empty, hold layers of another KV group."""
         block = self.blocks[block_id]
@@ -151,6 +146,11 @@ class BlockPool:
         self.held_by_group[block.group] -= 1
         self.held_by_group[group] += 1
         block.group = group
+
+    def hint(self, ids: Iterable[BlockId], hint: CacheHint | None) -> None:
+        """Note what one who holds these blocks, and is about to drop them, says of their use."""
+        for block_id in ids:
+            self.blocks[block_id].hint = hint
 
     def fill(self, block_id: BlockId, upto: int) -> None:
         """Note that the first `upto` slots of a held block hold tokens; never fewer than before."""

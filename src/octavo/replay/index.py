@@ -37,8 +37,7 @@ class PrefixCache:
         """Return how many leading blocks were known; then all are, as far as they fit.
 
         Of a prompt longer than the cache, the beginning is kept. A known answer is written behind
-        it. hints: what is said of each block of the prompt at the end. O(blocks), times what the
-        policy takes.
+        it. hints: what is said of each block at the end. O(blocks), times what the policy takes.
         """
         pool = self._tier.pool
         texts = _texts(request.keys + request.answer_keys)

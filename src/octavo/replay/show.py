@@ -17,9 +17,8 @@ _NONE = "–"  # noqa: RUF001 (a dash)
 def replay_table(found: Sweep, trace: Trace, *, judged: str) -> Table:
     """Lay out hit rates by policy and capacity, the bounds last. judged: which requests count."""
     intervals = any(row.gain_interval is not None for row in found.rows)
-    limits = ("from", "to") if intervals else ()
-    names = ("share %", "capacity", *_RATES, "gap closed %", *limits, "evictions")
-    table = _table(trace, judged, names)
+    gap = ("gap closed %", "from", "to") if intervals else ("gap closed %",)
+    table = _table(trace, judged, ("share %", "capacity", *_RATES, *gap, "evictions"))
     rows = (*found.rows, *found.optimum, found.endless)
     _fill(table, [(row, _index_cells(row, intervals=intervals)) for row in rows])
     return table

@@ -106,8 +106,8 @@ def sweep(
 
     judged_from_s: requests before it warm the caches and do not count. oracle: says what is to
     come; None: no hints. bootstrap: draws for the intervals of what is gained on LRU; 0: none.
-    jobs: processes; 1: this one. advance: told of `work(…)` requests in all.
-    The result does not depend on `jobs`.
+    jobs: processes; 1: this one. advance: told of `work(…)` requests in all. The result does not
+    depend on `jobs`.
     """
     tasks: list[Task[Tally]] = [_Optimum(size.blocks, judged_from_s) for size in sizes]
     tasks += [
@@ -120,10 +120,10 @@ def sweep(
         replay_row(name, size.share, size.blocks, tally)
         for (name, size), tally in zip(named, tallies[len(sizes) :], strict=True)
     ]
-    rows = _with_gaps(rows, best)
+    filled = _with_gaps(rows, best)
     if bootstrap:
-        rows = _with_intervals(rows, tallies, len(sizes), bootstrap)
-    return Sweep(rows, best, _endless(trace, judged_from_s))
+        filled = _with_intervals(filled, tallies, len(sizes), bootstrap)
+    return Sweep(filled, best, _endless(trace, judged_from_s))
 
 
 def sweep_engine(

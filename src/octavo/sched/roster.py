@@ -105,10 +105,12 @@ class Roster:
 
     def pause(self, request_id: str, index: int, *, paused: bool) -> None:
         """Let one choice of a request, or all its beams, be given no tokens, or some again."""
-        seq = self.choice(request_id, index)
-        if seq is not None:
-            for one in self.gang(seq):
-                one.paused = paused
+        search = self._searches.get(request_id)
+        # The beams of a search have other indices than its answers.
+        seqs = [self.choice(request_id, index)] if search is None else search.members
+        for seq in seqs:
+            if seq is not None:
+                seq.paused = paused
 
     # ── and change phase ──────────────────────────────────────────────────────────────────
 
