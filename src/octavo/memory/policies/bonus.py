@@ -32,8 +32,8 @@ class Bonus:
     A cache-full is as many accesses to blocks as blocks were ever cached at once, but for weights
     at most `horizon_tokens`: where more than that is kept, what comes later returns hardly more.
     remember: texts whose uses are kept, for each cached block; eviction does not end them. The
-    defaults were fitted to the first half of two Mooncake traces, one set for both. Ties: tail
-    first.
+    defaults are one set for two Mooncake traces, within the noise of what a fit to their first
+    halves alone finds (`benchmarks/fit_eviction.py`). Ties: tail first.
     """
 
     def __init__(
