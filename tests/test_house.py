@@ -21,6 +21,7 @@ MAX_IMPORT_S = 0.1
 PUBLIC_NAMES = [
     "LLM",
     "AsyncLLM",
+    "CacheHint",
     "CompletionOutput",
     "ConfigError",
     "FetchError",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from octavo.async_llm import AsyncLLM
+    from octavo.contract.hint import CacheHint
     from octavo.contract.retention import Retention
     from octavo.contract.sampling import SamplingParams
     from octavo.errors import (
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncLLM": "octavo.async_llm",
     "LLM": "octavo.llm",
+    "CacheHint": "octavo.contract.hint",
     "CompletionOutput": "octavo.results",
     "RequestOutput": "octavo.results",
     "Retention": "octavo.contract.retention",
@@ -43,6 +45,7 @@ _HOMES = {
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "CacheHint",
     "CompletionOutput",
     "ConfigError",
     "FetchError",

@@ -15,7 +15,7 @@ from octavo.engine.engine import Output
 from octavo.engine.thread import Accepted, EngineThread
 from octavo.errors import ConfigError
 from octavo.llm import LLM
-from octavo.prompts import Prompt
+from octavo.prompts import Hint, Prompt
 from octavo.results import RequestOutput
 from octavo.text.tokenizer import Tokenizer
 
@@ -48,6 +48,7 @@ class AsyncLLM:
         priority: int = 0,
         tenant: str | None = None,
         retention: Retention | Iterable[Retention] | None = None,
+        cache_hint: Hint | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yield the answer so far, each time it has grown; the last one is `finished`.
 
@@ -56,7 +57,12 @@ class AsyncLLM:
         `LLM.generate`, for one prompt.
         """
         ((request, result),) = self._llm.requests.build(
-            [prompt], sampling_params, [priority], tenant=tenant, retention=[retention]
+            [prompt],
+            sampling_params,
+            [priority],
+            [cache_hint],
+            tenant=tenant,
+            retention=[retention],
         )
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[_Item] = asyncio.Queue()

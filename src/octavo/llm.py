@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Prompt, RequestBuilder, Retentions, Tenants
+    from octavo.prompts import Hint, Prompt, RequestBuilder, Retentions, Tenants
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -122,6 +122,7 @@ class LLM:
         priority: Iterable[int] | None = None,
         tenant: Tenants = None,
         retention: Retentions = None,
+        cache_hint: Hint | Iterable[Hint | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer prompts, all together; results come in the order of the prompts.
 
@@ -129,11 +130,12 @@ class LLM:
         number per prompt, lower first, for scheduling_policy="priority". tenant: on whose account,
         one of `tenants`; one name for all, or one per prompt. retention: how long their KV is
         kept: one `Retention` for all, or per prompt one, several for ranges of it, or None.
-        use_tqdm: show progress on stderr if that is a terminal. Raises RequestError before
-        anything runs if one of the prompts cannot be answered.
+        cache_hint: what is known of the further use of a text's KV, one for all or one (or None)
+        per prompt. use_tqdm: show progress on stderr if that is a terminal. Raises RequestError
+        before anything runs if one of the prompts cannot be answered.
         """
         requests = self.requests.build(
-            prompts, sampling_params, priority, tenant=tenant, retention=retention
+            prompts, sampling_params, priority, cache_hint, tenant=tenant, retention=retention
         )
         answers = sum(len(output.outputs) for _, output in requests)
         with _bar(use_tqdm, answers) as bar:
@@ -152,6 +154,7 @@ class LLM:
         priority: Iterable[int] | None = None,
         tenant: Tenants = None,
         retention: Retentions = None,
+        cache_hint: Hint | Iterable[Hint | None] | None = None,
         **template_variables: object,
     ) -> list[RequestOutput]:
         """Answer conversations: each is a list of {"role": …, "content": …}, oldest first.
@@ -177,6 +180,7 @@ class LLM:
             priority=priority,
             tenant=tenant,
             retention=retention,
+            cache_hint=cache_hint,
         )
 
     def chat_prompt(
@@ -201,6 +205,7 @@ class LLM:
         priority: Iterable[int] | None = None,
         tenant: Tenants = None,
         retention: Retentions = None,
+        cache_hint: Hint | Iterable[Hint | None] | None = None,
     ) -> Generator[Delta, None, None]:
         """Answer prompts, all together, and yield each piece of text as it comes.
 
@@ -208,7 +213,7 @@ class LLM:
         """
         return self._run(
             self.requests.build(
-                prompts, sampling_params, priority, tenant=tenant, retention=retention
+                prompts, sampling_params, priority, cache_hint, tenant=tenant, retention=retention
             )
         )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterable, Mapping
-from typing import SupportsIndex, TypeAlias, cast
+from typing import SupportsIndex, TypeAlias, cast, get_args
 
+from octavo.contract.hint import CacheHint, Word
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, choice_seed
 from octavo.contract.retention import DEFAULT_TENANT, Retention
@@ -17,6 +18,9 @@ from octavo.text.tokenizer import Tokenizer
 
 Prompt: TypeAlias = str | Mapping[str, object]
 """A text, `{"prompt": text}` or `{"prompt_token_ids": [ids]}`."""
+
+Hint: TypeAlias = Word | float | CacheHint | Iterable[CacheHint]
+"""A word or a probability for the whole text, or several `CacheHint` for its parts, in order."""
 
 
 Tenants: TypeAlias = str | Iterable[str] | None
@@ -48,6 +52,7 @@ class RequestBuilder:
         prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None,
         priority: Iterable[int] | None = None,
+        cache_hint: Hint | Iterable[Hint | None] | None = None,
         *,
         tenant: Tenants = None,
         retention: Retentions = None,
@@ -62,31 +67,37 @@ class RequestBuilder:
         else:
             params = _several(sampling_params, "sampling_params")
         ranks = [0] * len(many) if priority is None else _several(priority, "priority")
+        if cache_hint is None or isinstance(cache_hint, (str, int, float, CacheHint)):
+            hints: list[object] = [cache_hint] * len(many)
+        else:
+            hints = _several(cache_hint, "cache_hint")
         names = _one_each(tenant, str, len(many), "tenant")
         wishes = _one_each(retention, Retention, len(many), "retention")
         for what, values in (
             ("sampling_params", params),
             ("priority", ranks),
+            ("cache_hint", hints),
             ("tenant", names),
             ("retention", wishes),
         ):
             if len(values) != len(many):
                 raise RequestError(f"{len(many)} prompts, but {len(values)} {what}: give one each")
-        checked = [self._checked(*each) for each in zip(many, params, ranks, strict=True)]
+        checked = [self._checked(*each) for each in zip(many, params, ranks, hints, strict=True)]
         after = [(_tenant(name), _ranges(one)) for name, one in zip(names, wishes, strict=True)]
         # Only now are numbers used up: a call that is refused changes no seed of a later one.
         return [self._request(*each, *kept) for each, kept in zip(checked, after, strict=True)]
 
     def _checked(
-        self, prompt: object, params: object, priority: object
-    ) -> tuple[str | None, list[int], SamplingParams, int]:
+        self, prompt: object, params: object, priority: object, cache_hint: object
+    ) -> tuple[str | None, list[int], SamplingParams, int, tuple[CacheHint, ...]]:
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, got {params!r}")
         rank = _whole(priority)
         if rank is None or not -(2**63) <= rank < 2**63:
             raise RequestError(f"priority must be a whole number of 64 bits, got {priority!r}")
         self._check_options(params)
-        return (*self._token_ids(prompt), params, rank)
+        hints = check_hints(cache_hint, source=self._namespace.salt)
+        return (*self._token_ids(prompt), params, rank, hints)
 
     def _request(
         self,
@@ -94,6 +105,7 @@ class RequestBuilder:
         ids: list[int],
         params: SamplingParams,
         priority: int,
+        hints: tuple[CacheHint, ...],
         tenant: str,
         retention: tuple[Retention, ...],
     ) -> tuple[Request, RequestOutput]:
@@ -107,6 +119,7 @@ class RequestBuilder:
             seed=seed,
             namespace=self._namespace,
             priority=priority,
+            cache_hints=hints,
             tenant=tenant,
             retention=retention,
             arrival_s=time.monotonic(),
@@ -242,6 +255,46 @@ class RequestBuilder:
         if not 0 <= whole < size:
             raise RequestError(f"token id {whole} is out of range: the vocabulary has {size}")
         return whole
+
+
+def check_hints(cache_hint: object, *, source: str) -> tuple[CacheHint, ...]:
+    """Check what is said of the further use of one request's KV.
+
+    source: who says it, where a hint names nobody. Raises RequestError.
+    """
+    if cache_hint is None:
+        return ()
+    if isinstance(cache_hint, (CacheHint, str, bytes, Mapping)) or not isinstance(
+        cache_hint, Iterable
+    ):
+        parts: list[object] = [cache_hint]
+    else:
+        parts = list(cast("Iterable[object]", cache_hint))
+    hints: list[CacheHint] = []
+    for part in parts:
+        hint = part if isinstance(part, CacheHint) else CacheHint(_says(part))
+        end = hints[-1].tokens if hints else 0
+        if end is None or (hint.tokens is not None and hint.tokens <= end):
+            raise RequestError(
+                f"cache_hint {hint!r} says something of no token, after {end or 'all'} tokens: "
+                "give leading tokens that grow from hint to hint, and leave them out in the last"
+            )
+        hint = CacheHint(_says(hint.says), hint.tokens, hint.source or source)
+        hints.append(hint)
+    return tuple(hints)
+
+
+def _says(value: object) -> Word | float:
+    if isinstance(value, str):
+        for word in get_args(Word):
+            if value == word:
+                return word
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise RequestError(
+        f"cache_hint must be one of {', '.join(get_args(Word))}, or a probability from 0 to 1, "
+        f"got {value!r:.80}"
+    )
 
 
 def check_unicode(text: str, what: str) -> None:

@@ -98,6 +98,24 @@ def test_a_part_of_a_block_that_is_copied_changes_no_bit(models, kind, arithmeti
     assert bits(warm) == bits(cold)
 
 
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("kind", ["plain", "windows"])
+def test_a_conversation_goes_on_from_its_last_token(models, kind, arithmetic):
+    with engine(models[kind], cpu_arithmetic=arithmetic) as llm:
+        (first,) = llm.generate(PROMPTS[0], GREEDY)
+        history = first.prompt_token_ids + first.outputs[0].token_ids
+        turn = {"prompt_token_ids": [*history, 90, 91]}
+        warm = llm.generate(turn, GREEDY)
+        llm.reset_prefix_cache()
+        cold = llm.generate(turn, GREEDY)
+        copies = llm.memory_report().copies
+
+    # The last token was chosen, and nothing was computed after it.
+    assert warm[0].num_cached_tokens == len(history) - 1
+    assert copies == 0
+    assert bits(warm) == bits(cold)
+
+
 @pytest.mark.weights
 def test_an_instruction_shorter_than_a_block_is_found(smollm2_path):
     texts = [f"Translate the following into French: {word}" for word in ("a cat", "my house")]

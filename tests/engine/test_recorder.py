@@ -165,7 +165,7 @@ def test_an_aborted_request_is_told_as_far_as_it_came(recorded):
 # ── replayed ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_recording_is_replayed_with_the_hits_that_the_engine_had(recorded):
+def test_a_recording_is_replayed_with_the_whole_blocks_that_the_engine_found(recorded):
     prompt = list(range(14))
     for turn in range(5):
         recorded.ask(f"turn {turn}", prompt)
@@ -178,7 +178,10 @@ def test_a_recording_is_replayed_with_the_hits_that_the_engine_had(recorded):
 
     assert trace.block_size == BLOCK
     assert tally.requests == 5
-    assert tally.hit_tokens == sum(line.get("cached", 0) for line in lines[1:]) > 0
+    # Of parts of blocks, which an engine may find too, a recording tells nothing.
+    parts = sum(line.get("cached", 0) for line in lines[1:]) - tally.hit_tokens
+    assert tally.hit_tokens > 0
+    assert 0 <= parts < 5 * BLOCK
 
 
 def test_recordings_of_one_file_follow_each_other_and_share_nothing(tmp_path):

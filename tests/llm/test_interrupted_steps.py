@@ -80,10 +80,10 @@ def test_an_engine_that_was_interrupted_while_it_decided_goes_on(tiny_gguf, monk
         engine = llm.built.engine
         leave = engine._scheduler._roster._leave
 
-        def interrupted(seq):
+        def interrupted(seq, *, returns):
             """Ctrl-C in the middle of a list's change."""
             press()
-            leave(seq)
+            leave(seq, returns=returns)
 
         monkeypatch.setattr(engine._scheduler._roster, "_leave", interrupted)
         with pytest.raises(KeyboardInterrupt):

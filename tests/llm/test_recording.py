@@ -25,7 +25,10 @@ def test_what_an_llm_has_recorded_can_be_replayed(tiny_gguf, tmp_path, capsys):
     got = json.loads(capsys.readouterr().out)
     assert got["config"]["format"] == "recording"
     assert got["trace"]["requests"] == 3
-    assert got["rows"][0]["hit_tokens"] == metrics["vllm:prefix_cache_hits"].value > 0
+    # The engine finds parts of blocks too, of which a recording tells nothing.
+    parts = metrics["vllm:prefix_cache_hits"].value - got["rows"][0]["hit_tokens"]
+    assert got["rows"][0]["hit_tokens"] > 0
+    assert 0 <= parts < 3 * 4
     assert run(["replay", str(path), "--mode", "engine", "--rate", "2", *asked]) == 0
 
 

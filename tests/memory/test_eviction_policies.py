@@ -25,10 +25,13 @@ BLOCK = 4
 
 
 class Cache:
-    """A desk whose requests come one after the other; the question after a text takes a block."""
+    """A desk whose requests come one after the other; the question after a text takes a block.
+
+    The question is forgotten, so that exactly the blocks of the texts are cached.
+    """
 
     def __init__(self, policy, blocks):
-        self.desk = Desk.paged(blocks + 1, (BLOCK,), policy=policy)
+        self.desk = Desk.paged(blocks + 1, (BLOCK,), policy=policy, partial_blocks=False)
 
     def ask(self, *texts, times=1):
         """Serve one text after the other; returns the tokens found of the last one."""
@@ -215,7 +218,8 @@ def test_gittins_learns_which_texts_come_back():
 
 def test_the_hazard_tells_classes_apart():
     hazard = Hazard(sample=1, prior=1.0)
-    hazard.classes(2)
+    hazard.add_class(0)
+    hazard.add_class(0)
     for now in range(0, 100_000, 200):
         hazard.note([b"returns"], 0, now)
         hazard.note([now.to_bytes(4, "big")], 1, now + 1)

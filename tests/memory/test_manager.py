@@ -35,7 +35,8 @@ def test_at_least_one_token_is_left_to_compute(desk):
 
 
 @pytest.mark.parametrize("length", [5, 8, 9])
-def test_only_blocks_that_became_full_are_found(desk, length):
+def test_without_partial_blocks_only_whole_ones_are_found(length):
+    desk = Desk.paged(16, partial_blocks=False)
     desk.release(desk.written(TEXT[:length]))
 
     assert desk.cache.lookup(desk.waiting(TEXT)).tokens == length // 4 * 4

@@ -253,6 +253,102 @@ def test_copying_half_of_a_block_is_a_use_of_it(policy, shared, kept):
     assert (found(desk, [1, 1, 1, 1, 5]) == 4) is kept
 
 
+# ── where a text ends inside a block ──────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("length", [2, 6, 11])
+def test_a_text_that_goes_on_finds_all_of_what_it_goes_on_from(desk, length):
+    desk.release(desk.written(TEXT[:length]))
+
+    assert found(desk, [*TEXT[:length], 1, 2]) == length
+    assert found(desk, [*TEXT[: length - 1], 1, 2]) == length - 1
+
+
+def test_the_end_of_a_text_is_taken_over_by_the_one_that_goes_on(desk):
+    first = desk.written(TEXT[:6])
+    end = desk.blocks(first)[1]
+    desk.release(first)
+
+    second = desk.running([*TEXT[:6], 1, 2])
+
+    assert desk.blocks(second)[1] == end
+    assert desk.cache.take_copies() == ()
+    desk.cache.check()
+
+
+def test_a_text_that_leaves_it_before_its_end_gets_a_copy(desk):
+    first = desk.written(TEXT[:7])
+    end = desk.blocks(first)[1]
+    desk.release(first)
+
+    second = desk.running([*TEXT[:6], 1, 2])
+
+    assert desk.cache.take_copies() == (Copy(end, desk.blocks(second)[1]),)
+    assert found(desk, [*TEXT[:7], 1]) == 7
+
+
+def test_an_end_that_others_have_already_is_not_kept_twice(desk):
+    desk.release(desk.written(TEXT))
+    cached = desk.tiers[0].pool.cached
+
+    desk.release(desk.written(TEXT[:6]))
+
+    assert desk.tiers[0].pool.cached == cached
+
+
+def test_of_an_end_that_a_step_in_flight_writes_nothing_is_kept(desk):
+    seq = desk.running(TEXT[:6])
+
+    desk.cache.release(seq, desk.step)
+
+    assert found(desk, [*TEXT[:6], 1]) <= 4  # the first block is tentative
+
+
+def test_of_an_end_that_goes_on_in_flight_the_committed_part_is_kept(desk):
+    seq = desk.written(TEXT[:6])
+    desk.extend(seq, TEXT[6])
+
+    desk.cache.release(seq, desk.step)
+
+    assert found(desk, [*TEXT[:7], 1]) == 6
+
+
+def test_of_an_end_that_is_being_copied_nothing_is_kept(desk):
+    parent = desk.written(TEXT[:6])
+    child = desk.fork(parent)
+    desk.extend(child, 1)
+
+    desk.cache.release(child, desk.step)
+
+    assert found(desk, [*TEXT[:6], 1, 2]) == 4
+
+
+def test_an_end_that_a_fork_holds_too_is_not_kept(desk):
+    parent = desk.written(TEXT[:6])
+    desk.fork(parent)
+
+    desk.release(parent)
+
+    assert found(desk, [*TEXT[:6], 1]) == 4
+
+
+def test_after_a_failed_step_no_end_is_kept(desk):
+    seq = desk.written(TEXT[:5])
+    desk.extend(seq, TEXT[5])
+    desk.fail(seq)
+
+    desk.release(seq)
+
+    assert found(desk, [*TEXT[:6], 1]) == 4
+
+
+def test_behind_a_window_the_end_is_kept_too():
+    desk = Desk.paged(64, (4, 4), windows=(None, 4))
+    desk.release(desk.written(range(18)))
+
+    assert found(desk, [*range(18), 99]) == 18
+
+
 # ── groups and windows ────────────────────────────────────────────────────────────────────
 
 
@@ -276,7 +372,7 @@ def test_groups_of_any_block_sizes_share_to_the_token(sizes, shared, tokens):
 
 def test_a_prefix_is_as_long_as_the_group_that_has_least_of_it():
     desk = Desk.paged(64, (4, 8))
-    desk.release(desk.written(range(12)))  # of the second group one block became full
+    desk.written(range(12))  # of the second group one block has become full so far
 
     assert found(desk, [*range(11), 99]) == 8
 

@@ -14,6 +14,11 @@ from octavo.testing.desk import Desk
 BLOCK = 4
 
 
+def paged(blocks, *sizes, **options):
+    """A desk at which whole blocks alone are kept, so that they can be counted."""
+    return Desk.paged(blocks, *sizes, partial_blocks=False, **options)
+
+
 def text(number, blocks=1):
     """A text that shares nothing with those of other numbers."""
     return [number] * (BLOCK * blocks)
@@ -39,7 +44,7 @@ def press(desk, blocks, first=50):
 
 
 def test_the_lowest_priority_goes_first_however_young():
-    desk = Desk.paged(5)
+    desk = paged(5)
     serve(desk, text(1))
     serve(desk, text(2), Retention(priority=10))
     serve(desk, text(3))
@@ -50,7 +55,7 @@ def test_the_lowest_priority_goes_first_however_young():
 
 
 def test_a_high_priority_outlives_any_number_of_others():
-    desk = Desk.paged(6)
+    desk = paged(6)
     serve(desk, text(1, 2), Retention(priority=90))
 
     press(desk, 40)
@@ -59,7 +64,7 @@ def test_a_high_priority_outlives_any_number_of_others():
 
 
 def test_a_high_priority_goes_when_nothing_lower_is_left():
-    desk = Desk.paged(6)
+    desk = paged(6)
     serve(desk, text(1, 2), Retention(priority=100))
 
     desk.running(text(2, 5))
@@ -70,7 +75,7 @@ def test_a_high_priority_goes_when_nothing_lower_is_left():
 @pytest.mark.parametrize("name", EVICTION_POLICIES)
 def test_inside_a_class_the_policy_decides_as_it_does_alone(name):
     def victims(*retention):
-        desk = Desk.paged(12, policy=EVICTION_POLICIES[name])
+        desk = paged(12, policy=EVICTION_POLICIES[name])
         for number in (1, 2, 3, 1, 4, 1, 2, 5, 6, 1, 7, 8, 9, 3, 2):
             serve(desk, text(number), *retention)
         return [knows(desk, text(number)) for number in range(1, 10)]
@@ -79,7 +84,7 @@ def test_inside_a_class_the_policy_decides_as_it_does_alone(name):
 
 
 def test_what_lies_before_a_range_is_kept_as_well_as_the_range():
-    desk = Desk.paged(6)
+    desk = paged(6)
     serve(desk, text(1, 3), Retention(2 * BLOCK, priority=90))
 
     press(desk, 30)
@@ -88,7 +93,7 @@ def test_what_lies_before_a_range_is_kept_as_well_as_the_range():
 
 
 def test_a_range_ends_where_it_says():
-    desk = Desk.paged(8)
+    desk = paged(8)
     serve(desk, text(1, 4), Retention(end=2 * BLOCK + 3, priority=90))
 
     press(desk, 30)
@@ -97,7 +102,7 @@ def test_a_range_ends_where_it_says():
 
 
 def test_a_text_that_two_use_is_kept_as_the_higher_asks():
-    desk = Desk.paged(6)
+    desk = paged(6)
     serve(desk, text(1), Retention(priority=90))
     serve(desk, text(1), Retention(priority=0))
 
@@ -107,7 +112,7 @@ def test_a_text_that_two_use_is_kept_as_the_higher_asks():
 
 
 def test_a_use_without_wishes_saves_a_text_that_was_to_go_first():
-    desk = Desk.paged(5)
+    desk = paged(5)
     serve(desk, text(1), Retention(priority=0))
     serve(desk, text(1))
     serve(desk, text(2), Retention(priority=20))
@@ -121,7 +126,7 @@ def test_a_use_without_wishes_saves_a_text_that_was_to_go_first():
 
 
 def test_after_its_time_a_text_goes_before_all_others():
-    desk = Desk.paged(5)
+    desk = paged(5)
     serve(desk, text(1))
     serve(desk, text(2), Retention(priority=90, ttl_s=10))
     serve(desk, text(3))
@@ -136,7 +141,7 @@ def test_after_its_time_a_text_goes_before_all_others():
 
 
 def test_each_use_begins_the_time_anew():
-    desk = Desk.paged(5)
+    desk = paged(5)
     serve(desk, text(2), Retention(priority=90, ttl_s=10))
     desk.cache.pass_time(9)
     serve(desk, text(2))
@@ -148,7 +153,7 @@ def test_each_use_begins_the_time_anew():
 
 
 def test_a_text_that_another_uses_without_end_becomes_a_normal_one():
-    desk = Desk.paged(5)
+    desk = paged(5)
     serve(desk, text(1), Retention(priority=90, ttl_s=10))
     serve(desk, text(1))
     serve(desk, text(2), Retention(priority=20))
@@ -229,7 +234,7 @@ def test_two_wishes_together_are_the_same_in_either_order():
 
 
 def test_a_pinned_text_outlives_everything():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     serve(desk, text(1, 3), Retention(end=3 * BLOCK, pin="rules"))
 
     for _ in range(3):
@@ -241,7 +246,7 @@ def test_a_pinned_text_outlives_everything():
 
 
 def test_a_pinned_block_is_not_counted_on_for_others():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     serve(desk, text(1, 3), Retention(pin="rules"))
     desk.running(range(100, 100 + 5 * BLOCK - 1))
 
@@ -252,7 +257,7 @@ def test_a_pinned_block_is_not_counted_on_for_others():
 
 
 def test_a_pin_that_is_let_go_is_as_other_texts_are():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     serve(desk, text(1, 3), Retention(pin="rules"))
 
     assert desk.cache.unpin(None, "rules") == 3
@@ -262,7 +267,7 @@ def test_a_pin_that_is_let_go_is_as_other_texts_are():
 
 
 def test_letting_go_of_one_pin_leaves_the_others():
-    desk = Desk.paged(10, pin_limit=0.6)
+    desk = paged(10, pin_limit=0.6)
     serve(desk, text(1, 2), Retention(pin="one"))
     serve(desk, [*text(1), *text(2)], Retention(pin="two"))
 
@@ -274,7 +279,7 @@ def test_letting_go_of_one_pin_leaves_the_others():
 
 
 def test_a_pin_ends_some_time_after_its_last_request():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     serve(desk, text(1, 3), Retention(pin="rules", ttl_s=60))
     desk.cache.pass_time(50)
     serve(desk, text(1, 3), Retention(pin="rules", ttl_s=60))
@@ -287,7 +292,7 @@ def test_a_pin_ends_some_time_after_its_last_request():
 
 
 def test_a_pin_without_a_time_ends_after_an_hour():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     serve(desk, text(1, 3), Retention(pin="rules"))
 
     assert not desk.cache.pass_time(3599)
@@ -295,14 +300,14 @@ def test_a_pin_without_a_time_ends_after_an_hour():
 
 
 def test_a_pin_holds_while_a_request_that_names_it_waits():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     desk.waiting(text(1, 3), retention=(Retention(pin="rules", ttl_s=1),))
 
     assert not desk.cache.pass_time(1e6)
 
 
 def test_a_request_that_would_exceed_the_limit_is_refused_and_changes_nothing():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     serve(desk, text(1, 3), Retention(pin="rules"))
     before = desk.snapshot()
 
@@ -316,7 +321,7 @@ def test_a_request_that_would_exceed_the_limit_is_refused_and_changes_nothing():
 
 
 def test_the_same_pin_by_many_requests_counts_once():
-    desk = Desk.paged(10, pin_limit=0.3)
+    desk = paged(10, pin_limit=0.3)
 
     for _ in range(9):
         desk.waiting(text(1, 3), retention=(Retention(pin="rules"),))
@@ -326,14 +331,14 @@ def test_the_same_pin_by_many_requests_counts_once():
 
 
 def test_without_a_limit_nothing_can_be_pinned():
-    desk = Desk.paged(10)
+    desk = paged(10)
 
     with pytest.raises(RequestError, match="build the engine with pin_limit"):
         desk.waiting(text(1), retention=(Retention(pin="rules"),))
 
 
 def test_what_may_be_pinned_is_not_there_for_the_longest_text():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
 
     assert desk.waiting(text(1), output=1000).limit == 6 * BLOCK
     with pytest.raises(RequestError, match=r"the 6 of 10 blocks .* can count on"):
@@ -341,7 +346,7 @@ def test_what_may_be_pinned_is_not_there_for_the_longest_text():
 
 
 def test_a_window_is_pinned_as_far_as_its_end_is_seen():
-    desk = Desk.paged(60, (4, 4), windows=(None, 8), pin_limit=0.5)
+    desk = paged(60, (4, 4), windows=(None, 8), pin_limit=0.5)
     desk.release(desk.written([*range(40), 0], retention=(Retention(end=40, pin="rules"),)))
 
     assert desk.cache.usage().blocks_pinned == 10 + 2
@@ -351,7 +356,7 @@ def test_a_window_is_pinned_as_far_as_its_end_is_seen():
 
 
 def test_a_cleared_cache_forgets_pinned_texts_and_pins_them_when_they_come_back():
-    desk = Desk.paged(10, pin_limit=0.4)
+    desk = paged(10, pin_limit=0.4)
     serve(desk, text(1, 3), Retention(pin="rules"))
 
     desk.cache.clear()
@@ -362,7 +367,7 @@ def test_a_cleared_cache_forgets_pinned_texts_and_pins_them_when_they_come_back(
 
 
 def test_choices_pin_their_prompt_once():
-    desk = Desk.paged(20, pin_limit=0.4)
+    desk = paged(20, pin_limit=0.4)
     parent = desk.written([*text(1, 3), 0], retention=(Retention(end=12, pin="rules"),))
     child = desk.fork(parent)
     desk.release(parent)
@@ -373,7 +378,7 @@ def test_choices_pin_their_prompt_once():
 
 def test_a_pin_of_one_tenant_cannot_take_anothers_share():
     shares = (TenantShare("a", maximum=0.5), TenantShare("b", guaranteed=0.3))
-    desk = Desk.paged(20, tenants=shares, pin_limit=0.4)
+    desk = paged(20, tenants=shares, pin_limit=0.4)
 
     with pytest.raises(RequestError, match="of at most 4 are pinned by tenant 'a'"):
         desk.waiting(text(1, 5), tenant="a", retention=(Retention(pin="rules"),))

@@ -17,6 +17,7 @@ NAMES = {"a": 100, "b": 400, "default": 700}
 
 
 def desk_of(blocks, *shares, **options):
+    options.setdefault("partial_blocks", False)
     return Desk.paged(blocks, tenants=[TenantShare(*share) for share in shares], **options)
 
 
@@ -44,7 +45,7 @@ def test_the_layered_form_of_every_policy_keeps_the_promises_of_one(name):
 
 
 def test_without_shares_all_blocks_are_one_tenants():
-    desk = Desk.paged(10)
+    desk = desk_of(10)
     serve(desk, "default", 1, 2, 3)
 
     assert cached(desk) == {"default": 3}

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.build import EVICTION_POLICIES
 from octavo.contract.batch import Move
+from octavo.contract.hint import CacheHint
 from octavo.contract.request import Sequence
 from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.errors import RequestError
@@ -24,6 +25,12 @@ TENANTS = (
     (),
     (TenantShare("a", 0.3, 0.6), TenantShare("b", 0.2)),
     (TenantShare("a", 0.0, 0.5), TenantShare("b", 0.5), TenantShare(DEFAULT_TENANT, 0.1, 0.9)),
+)
+HINTS = (
+    (),
+    (CacheHint("continues"),),
+    (CacheHint("shared", 6), CacheHint("closed", 9, source="tenant")),
+    (CacheHint(0.25, 1), CacheHint(1.0)),
 )
 SIZES = ((4,), (1,), (4, 8), (6, 4), (3, 3, 3), (2,))
 
@@ -123,6 +130,7 @@ class ManagerMachine(RuleBasedStateMachine):
         tail=st.lists(st.integers(0, 5), max_size=6),
         chunk=st.integers(1, 40),
         salt=st.sampled_from(("", "", "tenant")),
+        hints=st.sampled_from(HINTS),
         tenant=st.integers(0, 2),
         wishes=st.tuples(
             st.sampled_from((None, 2, 7)),
@@ -131,13 +139,14 @@ class ManagerMachine(RuleBasedStateMachine):
             st.sampled_from((None, None, "x", "y")),
         ),
     )
-    def admit(self, prefix, tail, chunk: int, salt: str, tenant: int, wishes) -> None:
+    def admit(self, prefix, tail, chunk: int, salt: str, hints, tenant: int, wishes) -> None:
         end, priority, ttl_s, pin = wishes
         before = self.desk.snapshot()
         try:
             seq = self.desk.waiting(
                 prefix + tail,
                 salt=salt,
+                hints=hints,
                 tenant=self.tenants[tenant % len(self.tenants)],
                 retention=(Retention(0, end, priority, ttl_s, pin),),
             )
@@ -185,11 +194,11 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         everybody = sorted([*self.running, *self.loading])
-        self.let_go(data.draw(st.sampled_from(everybody)))
+        self.let_go(data.draw(st.sampled_from(everybody)), returns=data.draw(st.booleans()))
 
-    def let_go(self, seq_id: int) -> None:
+    def let_go(self, seq_id: int, *, returns: bool = False) -> None:
         seq = self.running.pop(seq_id, None) or self.loading.pop(seq_id)
-        self.cache.release(seq, self.desk.step)
+        self.cache.release(seq, self.desk.step, returns=returns)
         self.cache.release(seq, self.desk.step)
         live = [*self.running.values(), *self.loading.values()]
         if not any(other.request is seq.request for other in live):

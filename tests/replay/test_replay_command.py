@@ -66,6 +66,27 @@ def test_larger_blocks_are_fewer(path, capsys):
     assert large["endless"]["hit_tokens"] <= small["endless"]["hit_tokens"]
 
 
+def test_hints_from_the_future_are_told_in_the_record(path, capsys):
+    asked = ["--policy", "bonus", "--capacity-share", "0.2", "--hint-error", "0.1", "--json"]
+
+    assert replay(path, *asked, "--hint-about", "block", "--seed", "3") == 0
+
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert (config["hint_error"], config["hint_about"], config["seed"]) == (0.1, "block", 3)
+
+
+def test_intervals_stand_in_the_record_the_table_and_the_picture(path, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    asked = ["--policy", "lru", "--policy", "bonus", "--bootstrap", "20"]
+
+    assert replay(path, *asked, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["gain_interval"] is None for row in rows] == [True] * 4 + [False] * 4
+
+    assert replay(path, *asked, "--plot", str(tmp_path / "rates.svg")) == 0
+    assert "from" in capsys.readouterr().out
+
+
 def test_a_table_is_for_people(path, capsys):
     assert replay(path) == 0
 
@@ -145,6 +166,10 @@ BAD = [
     (["--capacity-share", "0.1,"], "got ''"),
     (["--capacity-share", "0.00001"], "is less than one of the"),
     (["--block-size", "700"], "block size 700 is no multiple of 512"),
+    (["--hint-error", "2"], "a hint is wrong with a probability from 0 to 1, got 2.0"),
+    (["--hint-about", "word"], "'word' is not one of request, prefix, block"),
+    (["--bootstrap", "-1"], "--bootstrap must be from 0 to 100000, got -1"),
+    (["--bootstrap", "9", "--policy", "fifo"], "--bootstrap compares with lru"),
     (["--jobs", "0"], "--jobs must be from 1 to 1024, got 0"),
     (["--plot", "x.gif"], "--plot must name a file that ends in .png"),
 ]

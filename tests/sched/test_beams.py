@@ -220,6 +220,18 @@ def test_a_search_that_can_never_fit_is_refused():
         driver.add(beam_request())
 
 
+def test_beams_may_count_on_no_more_than_what_all_groups_of_layers_share():
+    """A beam that comes back finds a prefix that ends at a block's end in every group: none."""
+    driver = Driver.paged(10, (6, 4))
+    with pytest.raises(RequestError, match="4 beams after a prompt of 4 tokens may need more"):
+        driver.add(beam_request(prompt=[1, 2, 3, 4], max_tokens=2))
+
+    wider = Driver.paged(12, (6, 4))
+    wider.add(beam_request(prompt=[1, 2, 3, 4], max_tokens=2))
+    wider.run()
+    wider.check_answers()
+
+
 def test_a_refusal_with_windows_says_that_nothing_shared_is_counted():
     driver = Driver.paged(12, windows=(8,), budget=64)
 

@@ -85,3 +85,17 @@ def test_all_beams_of_a_search_pause_together():
     driver.scheduler.resume("a", 0)
     driver.run()
     driver.check_answers()
+
+
+def test_a_search_is_resumed_after_its_first_beams_have_died():
+    driver = Driver.paged(40)
+    driver.add(make_request("a", [1] * 8, use_beam_search=True, beam_width=3, max_tokens=30))
+    while driver.scheduler.sequence(0) is not None:
+        driver.step()
+    driver.scheduler.pause("a", 0)
+    driver.step()
+    driver.scheduler.resume("a", 0)
+
+    driver.run(max_steps=100)
+
+    driver.check_answers()

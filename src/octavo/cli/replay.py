@@ -6,7 +6,7 @@ import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from octavo.cli import bench as options
 from octavo.cli.flags import Argument, Given, Option
@@ -19,6 +19,7 @@ from octavo.sizes import parse_counts
 if TYPE_CHECKING:
     from octavo.memory.eviction import EvictionPolicy
     from octavo.replay.engine import EngineSettings
+    from octavo.replay.oracle import About, Oracle
     from octavo.replay.sweep import Capacity, EngineSweep, Sweep
     from octavo.replay.trace import Trace
 
@@ -68,6 +69,20 @@ Warm = Annotated[
     bool,
     Option("--warm", help="Count the second half of the time only; the first fills the cache."),
 ]
+Seed = Annotated[int, Option(help="index: of what is drawn at random.")]
+HintError = Annotated[
+    float | None,
+    Option(
+        help="index: say what will be used again, wrong with this probability; default: no hints."
+    ),
+]
+HintAbout = Annotated[
+    str, Option(help="index: what a hint is about: request, its prefix, or each block by itself.")
+]
+Draws = Annotated[
+    int,
+    Option("--bootstrap", help="index: draws for intervals of what is gained on lru; 0: none."),
+]
 Rate = Annotated[float, Option(help="engine: requests come so many times as fast.")]
 Cost = Annotated[
     str,
@@ -80,6 +95,8 @@ Jobs = Annotated[int | None, Option(help="Processes; default: one per core of th
 
 _MOST_JOBS = 1024
 _MODES = ("index", "engine", "blocks")
+_MOST_DRAWS = 100_000
+_OF_INDEX = ("hint_error", "hint_about", "seed", "bootstrap")
 _OF_ENGINES = ("rate", "cost", "max_num_seqs", "max_num_batched_tokens", "scheduling_policy")
 _OF_CACHES = ("policy", "capacity_share", "capacity_blocks", "warm", "jobs", "plot")
 DEFAULT_COST = "h200-llama-3.1-8b"
@@ -96,6 +113,10 @@ def replay(
     tokenizer: TokenizerOf = None,
     mode: Mode = "index",
     warm: Warm = False,
+    hint_error: HintError = None,
+    hint_about: HintAbout = "request",
+    seed: Seed = 0,
+    bootstrap: Draws = 0,
     rate: Rate = 1.0,
     cost: Cost = DEFAULT_COST,
     max_num_seqs: MaxSeqs = 256,
@@ -122,7 +143,9 @@ def replay(
     engine = None
     if mode == "engine":
         engine = _engine(cost, max_num_seqs, max_num_batched_tokens, scheduling_policy, rate)
-    ask = _Asked(list(dict.fromkeys(policy or ["lru"])), engine, warm=warm, jobs=_jobs(jobs))
+    policies = list(dict.fromkeys(policy or ["lru"]))
+    aids = _Aids(_oracle(hint_error, hint_about, seed), _draws(bootstrap, policies))
+    ask = _Asked(policies, engine, aids, warm=warm, jobs=_jobs(jobs))
     for name in ask.policies:
         _Named(name)()  # an unknown name is told before the work
     sizes = _Sizes(capacity_share, capacity_blocks, given)
@@ -133,7 +156,10 @@ def replay(
     if json:
         settings = source.keys() | {"mode": mode, "policy": ask.policies}
         settings |= sizes.keys() | {"block_size": recorded.block_size, "warm": warm}
-        if engine is not None:
+        if engine is None:
+            settings |= {"bootstrap": bootstrap, "hint_error": hint_error, "seed": seed}
+            settings["hint_about"] = None if hint_error is None else hint_about
+        else:
             settings |= {"rate": rate, "cost": cost, "scheduling_policy": scheduling_policy}
             settings["max_num_seqs"] = max_num_seqs
             settings["max_num_batched_tokens"] = max_num_batched_tokens
@@ -156,12 +182,21 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True)
+class _Aids:
+    """What index mode may have besides."""
+
+    oracle: Oracle | None
+    draws: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """What is to be replayed."""
 
     policies: list[str]
     engine: EngineSettings | None
     """None: index mode."""
+    aids: _Aids
     warm: bool
     jobs: int
 
@@ -175,8 +210,10 @@ def _sweep(recorded: Trace, ask: _Asked, sizes: list[Capacity]) -> Sweep | Engin
     with work_bar("requests", work(recorded, len(candidates), len(sizes))) as advance:
         if ask.engine is None:
             return sweep(
-                recorded, candidates, sizes, judged_from_s=since, jobs=ask.jobs, advance=advance
-            )
+                recorded, candidates, sizes,
+                judged_from_s=since, oracle=ask.aids.oracle, bootstrap=ask.aids.draws,
+                jobs=ask.jobs, advance=advance,
+            )  # fmt: skip
         return sweep_engine(
             recorded, candidates, sizes, ask.engine,
             judged_from_s=since, jobs=ask.jobs, advance=advance,
@@ -191,6 +228,8 @@ def _check_mode(mode: str, given: frozenset[str]) -> None:
         raise ConfigError(f"--mode {mode!r} is not one of {', '.join(_MODES)}")
     if mode != "engine":
         _refuse(given, _OF_ENGINES, "engine")
+    if mode != "index":
+        _refuse(given, _OF_INDEX, "index")
     if mode == "blocks":
         _refuse(given, _OF_CACHES, "index or --mode engine")
 
@@ -246,6 +285,24 @@ class _Sizes:
         if self._blocks is not None:
             return {"capacity_blocks": self._blocks}
         return {"capacity_share": self._shares}
+
+
+def _draws(count: int, policies: list[str]) -> int:
+    if not 0 <= count <= _MOST_DRAWS:
+        raise ConfigError(f"--bootstrap must be from 0 to {_MOST_DRAWS}, got {count}")
+    if count and "lru" not in policies:
+        raise ConfigError("--bootstrap compares with lru: give --policy lru too")
+    return count
+
+
+def _oracle(error: float | None, about: str, seed: int) -> Oracle | None:
+    from octavo.replay.oracle import Oracle
+
+    try:
+        checked = Oracle(0.0 if error is None else error, cast("About", about), seed)
+    except ConfigError as reason:
+        raise ConfigError(f"--hint-error, --hint-about: {reason}") from None
+    return None if error is None else checked
 
 
 def _shares(text: str) -> list[float]:

@@ -74,7 +74,10 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Copy(msgspec.Struct, frozen=True, gc=False):
-    """Copy a whole block inside the device, before the step's first write (copy-on-write)."""
+    """Copy a whole block inside the device, before the step's first write.
+
+    So that two texts that share a part of it go on differently: forks, and partial hits.
+    """
 
     src: BlockId
     dst: BlockId

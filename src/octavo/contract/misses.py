@@ -15,7 +15,7 @@ class MissReason(StrEnum):
     DIVERGED = "diverged"
     """Other texts begin alike; from `Miss.position` on they read differently."""
     TOO_SHORT = "too_short"
-    """What is left does not fill a block: nothing keeps it for itself."""
+    """What is left does not fill a block: it is not there, and no more is remembered of such."""
     EVICTED = "evicted"
     """It was there, and had to make room."""
     EXPIRED = "expired"

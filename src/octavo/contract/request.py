@@ -9,6 +9,7 @@ from hashlib import blake2b
 import msgspec
 
 from octavo.contract.batch import Logprobs, Sample
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockKey, SeqId, StepId
 from octavo.contract.misses import Miss
 from octavo.contract.namespace import Namespace
@@ -39,6 +40,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`sampling.bad_words` as tokens."""
     expected_output_tokens: int | None = None
     """For reservation rules that need it; None: the effective maximum."""
+    cache_hints: tuple[CacheHint, ...] = ()
+    """What is said of the further use of its KV, from the beginning of the text on."""
 
 
 class Phase(Enum):

@@ -15,6 +15,7 @@ from octavo.memory.prefix import Hit
 from octavo.memory.promises import Promises
 from octavo.memory.shares import Account, Forecast
 from octavo.memory.table import Table
+from octavo.memory.tails import Tails
 
 _RESERVE = 100
 """One block in so many stays free at admission while somebody runs: texts that grow into it need
@@ -35,10 +36,11 @@ class Standing(NamedTuple):
 class Admission:
     """Counts before anything is taken; changes nothing."""
 
-    def __init__(self, groups: Groups, pool: BlockPool, promises: Promises) -> None:
+    def __init__(self, groups: Groups, pool: BlockPool, promises: Promises, tails: Tails) -> None:
         self._groups = groups
         self._pool = pool
         self._promises = promises
+        self._tails = tails
         self._shares = pool.shares
         self._reserve = pool.size // _RESERVE
 
@@ -95,7 +97,7 @@ class Admission:
         return not self._shares.full(own, blocks) and self._shares.surplus(other)
 
     def relief(
-        self, seq: Sequence, hit: Hit, victims: Iterable[Table], *, alone: bool
+        self, seq: Sequence, hit: Hit, victims: Iterable[tuple[Sequence, Table]], *, alone: bool
     ) -> Iterator[int]:
         """For each victim, by how much its release lessens the shortage of `seq`.
 
@@ -106,12 +108,16 @@ class Admission:
         blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
         gone: Counter[BlockId] = Counter()
         forecast = Forecast(self._account(seq), *self._shortages(seq, hit, alone=alone))
-        for table in victims:
+        for victim, table in victims:
             ids = list(table.blocks())
             gone.update(ids)
+            # Only what comes back to another tenant is no use if it stays there.
+            ends = self._tails.kept(victim, table, gone) if self._shares.several else ()
             for i in ids:
-                if gone[i] == blocks[i].refs and i not in counted_on:
-                    forecast.release(blocks[i], pinned=would_pin(blocks[i]))
+                one = blocks[i]
+                if gone[i] == one.refs and i not in counted_on:
+                    cached = one.key is not None or i in ends
+                    forecast.release(one, pinned=would_pin(one), cached=cached)
             forecast.settle(table.account, table.owed)
             yield forecast.relief()
 

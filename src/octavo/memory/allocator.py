@@ -33,38 +33,10 @@ class Allocator:
         self._copies.clear()
         return copies
 
-    def copy_tails(
-        self, table: Table, tails: Iterable[Block | None], end: int, step: StepId
-    ) -> None:
-        """Let a new table's text go on, up to position `end`, in copies of parts of blocks.
-
-        tails: per group, the block that begins with what the text goes on with, or None. As many
-        blocks are taken as there are tails, and that many must be available.
-        """
-        pool, sources = self._pool, dict[int, Block]()
-        for group, tail in enumerate(tails):
-            if tail is None:
-                continue
-            sources[group] = tail
-            # A token or two, such as the one that every text begins with, are no use of a block.
-            # One that a pin wants stays where it lies: pinned now, it would be counted on in vain.
-            used = 2 * (end % self._sizes[group]) >= self._sizes[group]
-            if used and (tail.refs or not pool.shelves.would_pin(tail)):
-                pool.reuse([tail.id])
-                pool.drop([tail.id])
-        taken = [pool.take(1, group, table.account)[0] for group in sources]
-        spare = list(set(taken) - {source.id for source in sources.values()})
-        for group, source in sources.items():
-            # A source that was evicted for this table holds what it should already.
-            new = source.id if source.id in taken else spare.pop()
-            pool.assign(new, group)
-            pool.fill(new, end % self._sizes[group])
-            table.append(group, [new])
-            if new != source.id:
-                self._copies.append(Copy(source.id, new))
-                source.busy_step = max(source.busy_step, step)
-        # Copying is writing, and whoever has no share in the step depends on it all the same.
-        table.last_step = table.inherited_step = step
+    def copy(self, source: Block, target: BlockId, step: StepId) -> None:
+        """Let `step` copy a block that somebody else may have from then on."""
+        self._copies.append(Copy(source.id, target))
+        source.busy_step = max(source.busy_step, step)
 
     def grow(self, *parts: tuple[Table, int, int]) -> bool:
         """Let tables own their partial block and have blocks up to a position; or change nothing.

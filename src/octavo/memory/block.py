@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId, BlockKey, StepId
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Block:
         "depth",
         "filled",
         "group",
+        "hint",
         "id",
         "kept",
         "key",
@@ -57,6 +59,8 @@ class Block:
         """How it is kept once nobody holds it; None: as all are of which nothing is said."""
         self.shelf: Shelf | None = None
         """Where it lies among the cached blocks; None: held, free or pinned."""
+        self.hint: CacheHint | None = None
+        """What was last said of its text's further use, since it was taken up last."""
 
     def __repr__(self) -> str:
         key = self.key.hex()[:8] if self.key else None

@@ -15,6 +15,7 @@ from octavo.errors import Corrupted
 from octavo.memory.admission import Admission, Standing
 from octavo.memory.allocator import Allocator
 from octavo.memory.groups import Groups
+from octavo.memory.hints import note_hints
 from octavo.memory.kept import kept_at
 from octavo.memory.ledger import Ledger
 from octavo.memory.misses import MissFinder
@@ -22,6 +23,7 @@ from octavo.memory.placement import DeviceOnly, PlacementPolicy
 from octavo.memory.prefix import Hit, PrefixFinder
 from octavo.memory.retentions import Retentions
 from octavo.memory.table import Table
+from octavo.memory.tails import Tails
 from octavo.memory.tier import Tier
 from octavo.memory.transfers import Transfers
 from octavo.memory.writer import Writer
@@ -56,7 +58,8 @@ class KVCacheManager:
         self._allocator = Allocator(groups, tiers[0].pool)
         self._promises = self._allocator.promises
         self._shares = self._pool.shares
-        self._admission = Admission(groups, self._pool, self._promises)
+        self._tails = Tails(groups, tiers[0], self._allocator)
+        self._admission = Admission(groups, self._pool, self._promises, self._tails)
         self._retentions = Retentions(groups, self._pool.shelves)
         self._writer = Writer(groups, self._device, self._ledger, self._retentions)
 
@@ -164,7 +167,7 @@ class KVCacheManager:
         self._adopt_runs(seq, table, hit)
         self._misses.remember(seq, hit)
         if hit.tails:
-            self._allocator.copy_tails(table, hit.tails, hit.tokens, step)
+            self._tails.begin(table, hit.tails, hit.tokens, step)
         table.measure(self._groups)
         table.sealed = hit.tokens // self._groups.align * self._groups.align
         self._promises.make(table, seq)
@@ -184,9 +187,12 @@ class KVCacheManager:
         """
         table = self._tables[seq.id]
         start = seq.scheduled
-        changes = upto > table.room or table.forked or start >= table.frees_at
+        forked = table.forked
+        changes = upto > table.room or forked or start >= table.frees_at
         if changes and not self._allocator.grow((table, start, upto)):
             return False
+        if forked:
+            self._writer.note_copies(table, start, step)
         self._writer.write(seq, table, start, upto, step)
         return True
 
@@ -199,6 +205,7 @@ class KVCacheManager:
         if not self._allocator.grow(*((table, seq.scheduled, seq.length) for seq, table in parts)):
             return False
         for seq, table in parts:
+            self._writer.note_copies(table, seq.scheduled, step)
             self._writer.write(seq, table, seq.scheduled, seq.length, step)
         return True
 
@@ -253,16 +260,20 @@ class KVCacheManager:
         """Publish blocks whose last token has become known after they were planned."""
         self._writer.seal(seq, self._tables[seq.id])
 
-    def release(self, seq: Sequence, last_step: StepId) -> None:
+    def release(self, seq: Sequence, last_step: StepId, *, returns: bool = False) -> None:
         """Let go of all blocks, tail first. Without a table: no effect.
 
-        last_step: the last step in flight that touches them, 0 if none does.
+        last_step: the last step in flight that touches them, 0 if none does. returns: the sequence
+        will ask for them again, so that what its request says of later ones does not count yet.
         """
         table = self._tables.pop(seq.id, None)
         if table is None:
             return
         self._transfers.forget(seq.id)
         self._promises.close(table)
+        if seq.request.cache_hints and not returns:
+            note_hints(self._pool, table, self._sizes, seq.request.cache_hints)
+        self._tails.keep(seq, table)
         self._allocator.drop(table.tail_first(self._sizes), last_step)
 
     def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:
@@ -271,8 +282,8 @@ class KVCacheManager:
         Exact if those before it are released too: a shared block comes back with its last
         holder, and one that the hit counts on is not free for anything else.
         """
-        tables = (self._tables[victim.id] for victim in victims)
-        return self._admission.relief(seq, hit, tables, alone=not self._tables)
+        pairs = ((victim, self._tables[victim.id]) for victim in victims)
+        return self._admission.relief(seq, hit, pairs, alone=not self._tables)
 
     # ── outcomes ──────────────────────────────────────────────────────────────────────────
 
@@ -297,6 +308,8 @@ class KVCacheManager:
             if block.key is not None:
                 self._device.withdraw(block)
         self._ledger.close(step)
+        for seq in doomed & self._tables.keys():
+            self._tables[seq].tainted = True
         return doomed
 
     def settle(self, moved: Iterable[MoveId], failed: Iterable[MoveId]) -> dict[SeqId, int]:

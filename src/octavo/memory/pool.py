@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId
 from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, OutOfBlocks
@@ -107,6 +108,7 @@ class BlockPool:
             account.held += 1
             if several:
                 shares.grown(account)
+            block.hint = None
             taken.append(block.id)
         self.held += count
         self.held_by_group[group] += count
@@ -139,13 +141,15 @@ class BlockPool:
 
         Forks and moves only share: for the policy they are no uses.
         """
+        ids = list(ids)
+        blocks = self.blocks
         if self.shelves.hears_hits:
-            ids = list(ids)
             for block_id in ids:
-                block = self.blocks[block_id]
-                if block.refs:
-                    self.shelves.hit(block)
+                if blocks[block_id].refs:
+                    self.shelves.hit(blocks[block_id])
         self.share(ids)
+        for block_id in ids:
+            blocks[block_id].hint = None  # what was said has come to pass
 
     def drop(self, ids: Iterable[BlockId]) -> None:
         """Remove one holder from each block, in the order given.
@@ -184,6 +188,11 @@ class BlockPool:
         self.held_by_group[block.group] -= 1
         self.held_by_group[group] += 1
         block.group = group
+
+    def hint(self, ids: Iterable[BlockId], hint: CacheHint | None) -> None:
+        """Note what one who holds these blocks, and is about to drop them, says of their use."""
+        for block_id in ids:
+            self.blocks[block_id].hint = hint
 
     def fill(self, block_id: BlockId, upto: int) -> None:
         """Note that the first `upto` slots of a held block hold tokens; never fewer than before."""

@@ -38,15 +38,14 @@ class Promises:
     def longest_texts(self, prompt: int, limit: int, width: int, blocks: int) -> int:
         """Longest text, up to `limit`, to which `width` beams, or one text, can grow.
 
-        The prompt's full blocks are shared; with windows, where a beam that comes back may find
-        them gone, nothing is counted on to be.
+        The prompt's full blocks are shared, as far as a prefix of all groups goes: a beam that
+        comes back finds no more. With windows, where it may find them gone, nothing is counted on.
         """
         groups = self._groups
 
         def need(tokens: int) -> int:
             if groups.windowed:
                 return width * sum(groups.peak(group, tokens) for group in range(len(groups)))
-            # Beams that come back share as much of it as every group ends with.
             shared = [prompt // groups.align * groups.align // size for size in groups.sizes]
             return sum(
                 common + width * (-(-tokens // size) - common)

@@ -134,7 +134,7 @@ class RegionCache:
         region.sent = True
         return (0,), (tuple(range(region.start, region.start + region.blocks)),)
 
-    def release(self, seq: Sequence, last_step: StepId) -> None:
+    def release(self, seq: Sequence, last_step: StepId, *, returns: bool = False) -> None:
         """Give the region back. Without one: no effect."""
         region = self._regions.pop(seq.id, None)
         if region is not None:

@@ -314,15 +314,15 @@ class Forecast:
         """Those that would be free, not cached."""
         self._short = max(own, pool)
 
-    def release(self, block: Block, *, pinned: bool) -> None:
-        """A block loses its last holder; it will be cached if it has a key.
+    def release(self, block: Block, *, pinned: bool, cached: bool) -> None:
+        """A block loses its last holder.
 
-        pinned: a pin wants to keep it.
+        pinned: a pin wants to keep it. cached: it holds a text; else it will be free.
         """
         assert block.account is not None, f"{block} is nobody's"
         self._back[block.account] += 1
         self._pinned[block.account] += pinned
-        if block.key is None:
+        if not cached:
             self._freed[block.account] += 1
 
     def settle(self, account: Account, owed: int) -> None:

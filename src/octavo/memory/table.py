@@ -19,18 +19,21 @@ class Table:
     __slots__ = (
         "_unchanged",
         "account",
+        "earlier_step",
         "first",
         "forked",
         "frees_at",
         "ids",
         "inherited_step",
         "keeps",
+        "last_start",
         "last_step",
         "owed",
         "promised",
         "room",
         "sealed",
         "sent",
+        "tainted",
     )
 
     def __init__(self, groups: int, account: Account) -> None:
@@ -58,6 +61,12 @@ class Table:
         """The partial last block may have another holder: look before writing."""
         self.last_step: StepId = 0
         """The last step that writes here."""
+        self.last_start = 0
+        """The first position that it writes."""
+        self.earlier_step: StepId = 0
+        """The last step before that one that writes here."""
+        self.tainted = False
+        """A failed step wrote here, or one that read what such a step wrote."""
         self.inherited_step: StepId = 0
         """The last step that had written, or was to write, here when this table was forked; or that
         copies into a block with which it began."""
@@ -129,6 +138,12 @@ class Table:
         counts = [-(-position // size) for size in sizes]
         return counts == [len(ids) for ids in self.ids]
 
+    def note_write(self, step: StepId, start: int) -> None:
+        """Note that a step writes from position `start` on; a second note of one step adds none."""
+        if step != self.last_step:
+            self.earlier_step = self.last_step
+            self.last_step, self.last_start = step, start
+
     def growth(self) -> _Growth:
         """Return (kept, blocks) for a slice, and remember that the runner knows all of it now."""
         if self._unchanged is not None:
@@ -149,7 +164,8 @@ class Table:
         child.room = self.room
         child.frees_at = self.frees_at
         child.sealed = self.sealed
-        child.last_step = self.last_step
+        child.note_write(self.last_step, self.last_start)
+        child.earlier_step, child.tainted = self.earlier_step, self.tainted
         child.inherited_step = max(self.last_step, self.inherited_step)
         child.forked = self.forked = True
         return child

@@ -19,7 +19,7 @@ from octavo.memory.siblings import Siblings
 
 
 class Text(NamedTuple):
-    """What a full block holds."""
+    """What a block holds that can be found: full, or the kept end of a text."""
 
     key: BlockKey
     parent: BlockKey
@@ -81,7 +81,7 @@ class Tier:
         return self._index[group].keys()
 
     def publish(self, block: Block, text: Text, *, step: StepId = 0) -> bool:
-        """Make a held, full block findable; tentative if a step that writes it is in flight.
+        """Make a held block findable; tentative if a step that writes it is in flight.
 
         False if the key is here already: then the block stays private.
         """
@@ -124,6 +124,11 @@ class Tier:
             block.written_step = 0
             if siblings is not None:
                 siblings.add(block)
+
+    def claim(self, block: Block) -> None:
+        """Take a cached block with what is in it; its text is found here no more."""
+        self.pool.share([block.id])
+        self._forget(block)
 
     def withdraw(self, block: Block, reason: MissReason = MissReason.FAILED) -> None:
         """Take back a publication: the text is not in the block after all, or not wanted there."""

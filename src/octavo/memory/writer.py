@@ -36,10 +36,15 @@ class Writer:
                 self._pool.fill_whole(ids[start // size : end], size)
             if upto % size:
                 self._pool.fill(ids[end], upto % size)
-        table.last_step = step
+        if step != table.last_step:
+            table.note_write(step, start)
         known = min(upto, len(seq.tokens))
         if known - table.sealed >= self._groups.unit:
             self._publish(seq, table, known, step)
+
+    def note_copies(self, table: Table, start: int, step: StepId) -> None:
+        """Note that `step` may also write what lies before `start` in its block, by copying."""
+        table.note_write(step, start // self._groups.align * self._groups.align)
 
     def seal(self, seq: Sequence, table: Table) -> None:
         """Publish blocks whose last token has become known after they were planned."""

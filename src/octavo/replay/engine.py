@@ -137,9 +137,7 @@ class _Replay:
                 coming += 1
             for life in self._sleepers.due():
                 self._go_on(life)
-            batch = self._scheduler.plan(self._now)
-            self.tally.plans += 1
-            self._notice_preemptions()
+            batch = self._plan()
             next_s = requests[coming].time_s if coming < len(requests) else math.inf
             if batch is not None and batch.slices:
                 self._step(batch)
@@ -154,6 +152,16 @@ class _Replay:
         self.tally.seconds = self._now - start
         self.tally.steps = self._sleepers.step
         self.tally.cache.evictions = self._tier.pool.evictions - self._warm_evictions
+
+    def _plan(self) -> Batch | None:
+        """Ask for the next step, unless everybody is asleep."""
+        active, waiting = self._scheduler.queue_lengths
+        if not waiting and active == self._sleepers.count:
+            return None
+        self.tally.plans += 1
+        batch = self._scheduler.plan(self._now)
+        self._notice_preemptions()
+        return batch
 
     # ── requests ──────────────────────────────────────────────────────────────────────────
 

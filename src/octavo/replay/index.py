@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId, BlockKey
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.tier import Text, Tier
@@ -32,11 +33,11 @@ class PrefixCache:
         """Cached blocks that were given up for others."""
         return self._tier.pool.evictions
 
-    def serve(self, request: RecordedRequest) -> int:
+    def serve(self, request: RecordedRequest, hints: list[CacheHint] | None = None) -> int:
         """Return how many leading blocks were known; then all are, as far as they fit.
 
         Of a prompt longer than the cache, the beginning is kept. A known answer is written behind
-        it. O(blocks), times what the policy takes.
+        it. hints: what is said of each block at the end. O(blocks), times what the policy takes.
         """
         pool = self._tier.pool
         texts = _texts(request.keys + request.answer_keys)
@@ -47,6 +48,9 @@ class PrefixCache:
         tokens = request.prompt_tokens + (request.output_tokens if request.answer_keys else 0)
         self._write(new, texts[hits:], tokens - hits * self._block_size)
         table += new
+        if hints is not None:
+            for block_id, hint in zip(table, hints, strict=False):
+                pool.hint([block_id], hint)
         # Tail first: a suffix is useless without its prefix, so it should be evicted earlier.
         pool.drop(reversed(table))
         return hits
@@ -75,11 +79,13 @@ def replay_index(
     capacity: int,
     *,
     judged_from_s: float = -math.inf,
+    hints: list[list[CacheHint]] | None = None,
     advance: Callable[[float], None] | None = None,
 ) -> Tally:
     """Serve a trace from an empty cache and count what hits.
 
-    judged_from_s: requests before it warm the cache and do not count. advance: told how many
+    judged_from_s: requests before it warm the cache and do not count. hints: for each request,
+    what is said of each of its blocks. advance: told how many
     requests are done since the last call.
     """
     cache = PrefixCache(capacity, policy, trace.block_size)
@@ -87,7 +93,7 @@ def replay_index(
     warm_evictions = 0
     for number, request in enumerate(trace.requests, 1):
         judged = request.time_s >= judged_from_s
-        hits = cache.serve(request)
+        hits = cache.serve(request, None if hints is None else hints[number - 1])
         if judged:
             tally.count(request, hits, trace.block_size)
         else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from octavo.replay.rows import EngineRow, HitRow
-from octavo.replay.sweep import EngineSweep, Sweep
+from octavo.replay.rows import EngineRow, HitRow, ReplayRow
+from octavo.replay.sweep import BASELINE, EngineSweep, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,14 @@ _BOUND = "#333333"
 def draw_hit_rates(figure: Figure, found: Sweep, title: str) -> None:
     """Draw one line per policy on an empty figure, and the endless cache and optimum above them."""
     axes = figure.subplots()
-    _draw_rates(axes, found)
+    colors = _draw_rates(axes, found)
+    for policy, color in colors.items():
+        sure = [row for row in _of(found.rows, policy) if row.gain_interval is not None]
+        if sure:
+            axes.errorbar(
+                *_points(sure), yerr=_errors(sure, found.rows), fmt="none", capsize=2,
+                linewidth=1, color=color,
+            )  # fmt: skip
     axes.set_title(title, fontsize=10)
     axes.legend(frameon=False, fontsize=8)
 
@@ -44,10 +51,13 @@ def draw_engine(figure: Figure, found: EngineSweep, title: str) -> None:
     rates.legend(frameon=False, fontsize=8)
 
 
-def _draw_rates(axes: Axes, found: Sweep | EngineSweep) -> None:
+def _draw_rates(axes: Axes, found: Sweep | EngineSweep) -> dict[str, object]:
+    """Draw hit rates and bounds; returns the color of each policy."""
+    colors: dict[str, object] = {}
     for policy in _policies(found.rows):
         points = _points(_of(found.rows, policy))
-        axes.plot(*points, marker="o", markersize=3, linewidth=1.4, label=policy)
+        (line,) = axes.plot(*points, marker="o", markersize=3, linewidth=1.4, label=policy)
+        colors[policy] = line.get_color()
     axes.plot(
         *_points(_ordered(found.optimum)), marker="s", markersize=3, linewidth=1,
         linestyle="--", color=_BOUND, label="optimum",
@@ -58,6 +68,7 @@ def _draw_rates(axes: Axes, found: Sweep | EngineSweep) -> None:
     _capacities(axes, found.optimum)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("% of block references that hit")
+    return colors
 
 
 def _capacities(axes: Axes, rows: Iterable[HitRow]) -> None:
@@ -82,6 +93,19 @@ def _of(rows: Iterable[_Row], policy: str) -> list[_Row]:
 
 def _ordered(rows: Iterable[_Row]) -> list[_Row]:
     return sorted(rows, key=lambda row: row.capacity_share)
+
+
+def _errors(rows: list[ReplayRow], all_rows: list[ReplayRow]) -> list[list[float]]:
+    """Return how far below and above each point the limits of its gain on the baseline lie."""
+    base = {row.capacity_blocks: row.hit_rate for row in all_rows if row.policy == BASELINE}
+    below: list[float] = []
+    above: list[float] = []
+    for row in rows:
+        assert row.gain_interval is not None, f"{row.policy} has no interval"
+        low, high = (base[row.capacity_blocks] + limit for limit in row.gain_interval)
+        below.append(max(0.0, 100 * (row.hit_rate - low)))
+        above.append(max(0.0, 100 * (high - row.hit_rate)))
+    return [below, above]
 
 
 def _points(rows: Iterable[HitRow]) -> tuple[list[float], list[float]]:

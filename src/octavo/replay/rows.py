@@ -42,6 +42,9 @@ class ReplayRow(HitRow, frozen=True, kw_only=True):
 
     gap_closed: float | None = None
     """(this - LRU) / (optimum - LRU), in block references; None where there is no gap."""
+    gain_interval: tuple[float, float] | None = None
+    """Limits of this - LRU, in hit rate, for 95 % of the draws of a bootstrap."""
+    gap_closed_interval: tuple[float, float] | None = None
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -16,8 +16,11 @@ _NONE = "–"  # noqa: RUF001 (a dash)
 
 def replay_table(found: Sweep, trace: Trace, *, judged: str) -> Table:
     """Lay out hit rates by policy and capacity, the bounds last. judged: which requests count."""
-    table = _table(trace, judged, ("share %", "capacity", *_RATES, "gap closed %", "evictions"))
-    _fill(table, [(row, _index_cells(row)) for row in (*found.rows, *found.optimum, found.endless)])
+    intervals = any(row.gain_interval is not None for row in found.rows)
+    gap = ("gap closed %", "from", "to") if intervals else ("gap closed %",)
+    table = _table(trace, judged, ("share %", "capacity", *_RATES, *gap, "evictions"))
+    rows = (*found.rows, *found.optimum, found.endless)
+    _fill(table, [(row, _index_cells(row, intervals=intervals)) for row in rows])
     return table
 
 
@@ -81,10 +84,14 @@ def _rates(row: HitRow) -> list[str]:
     ]
 
 
-def _index_cells(row: ReplayRow) -> list[str]:
+def _index_cells(row: ReplayRow, *, intervals: bool) -> list[str]:
+    limits = [_NONE, _NONE]
+    if row.gap_closed_interval is not None:
+        limits = [f"{100 * limit:.1f}" for limit in row.gap_closed_interval]
     return [
         *_rates(row),
         _NONE if row.gap_closed is None else f"{100 * row.gap_closed:.1f}",
+        *(limits if intervals else ()),
         _NONE if row.evictions is None else f"{row.evictions:,}",
     ]
 

@@ -10,9 +10,11 @@ import msgspec
 
 from octavo.errors import ConfigError
 from octavo.memory.eviction import EvictionPolicy
+from octavo.replay.bootstrap import Bootstrap
 from octavo.replay.bounds import endless, optimum
 from octavo.replay.engine import EngineSettings, EngineTally, replay_engine
 from octavo.replay.index import replay_index
+from octavo.replay.oracle import Oracle
 from octavo.replay.parallel import Advance, Task, run_tasks
 from octavo.replay.rows import ENDLESS, OPTIMUM, EngineRow, ReplayRow, engine_row, replay_row
 from octavo.replay.tally import Tally
@@ -95,16 +97,22 @@ def sweep(
     sizes: list[Capacity],
     *,
     judged_from_s: float = -math.inf,
+    oracle: Oracle | None = None,
+    bootstrap: int = 0,
     jobs: int = 1,
     advance: Advance | None = None,
 ) -> Sweep:
     """Replay a trace with every policy at every capacity in index mode, and work out the bounds.
 
-    judged_from_s: requests before it warm the caches and do not count. jobs: processes; 1: this
-    one. advance: told of `work(…)` requests in all. The result does not depend on `jobs`.
+    judged_from_s: requests before it warm the caches and do not count. oracle: says what is to
+    come; None: no hints. bootstrap: draws for the intervals of what is gained on LRU; 0: none.
+    jobs: processes; 1: this one. advance: told of `work(…)` requests in all. The result does not
+    depend on `jobs`.
     """
     tasks: list[Task[Tally]] = [_Optimum(size.blocks, judged_from_s) for size in sizes]
-    tasks += [_Index(one, size.blocks, judged_from_s) for one in candidates for size in sizes]
+    tasks += [
+        _Index(one, size.blocks, judged_from_s, oracle) for one in candidates for size in sizes
+    ]
     tallies = run_tasks(trace, tasks, jobs, advance)
     best = _bounds(sizes, tallies[: len(sizes)])
     named = [(one.name, size) for one in candidates for size in sizes]
@@ -112,7 +120,10 @@ def sweep(
         replay_row(name, size.share, size.blocks, tally)
         for (name, size), tally in zip(named, tallies[len(sizes) :], strict=True)
     ]
-    return Sweep(_with_gaps(rows, best), best, _endless(trace, judged_from_s))
+    filled = _with_gaps(rows, best)
+    if bootstrap:
+        filled = _with_intervals(filled, tallies, len(sizes), bootstrap)
+    return Sweep(filled, best, _endless(trace, judged_from_s))
 
 
 def sweep_engine(
@@ -169,10 +180,17 @@ class _Index:
     candidate: Candidate
     blocks: int
     judged_from_s: float
+    oracle: Oracle | None
 
     def run(self, trace: Trace, advance: Advance | None = None) -> Tally:
-        policy, since = self.candidate.make(), self.judged_from_s
-        return replay_index(trace, policy, self.blocks, judged_from_s=since, advance=advance)
+        return replay_index(
+            trace,
+            self.candidate.make(),
+            self.blocks,
+            judged_from_s=self.judged_from_s,
+            hints=None if self.oracle is None else self.oracle.hints(trace),
+            advance=advance,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +231,28 @@ def _with_gaps(rows: list[ReplayRow], best: list[ReplayRow]) -> list[ReplayRow]:
         gap = 0 if low is None else most[row.capacity_blocks] - low
         closed = (row.hits - low) / gap if low is not None and gap > 0 else None
         filled.append(msgspec.structs.replace(row, gap_closed=closed))
+    return filled
+
+
+def _with_intervals(
+    rows: list[ReplayRow], tallies: list[Tally], sizes: int, draws: int
+) -> list[ReplayRow]:
+    """Fill in how sure each gain is. tallies: those of the optimum at each size, then the rows'."""
+    own = tallies[sizes:]
+    baselines = {
+        row.capacity_blocks: tally
+        for row, tally in zip(rows, own, strict=True)
+        if row.policy == BASELINE
+    }
+    draw = Bootstrap(rows[0].requests, draws)
+    filled: list[ReplayRow] = []
+    for number, (row, tally) in enumerate(zip(rows, own, strict=True)):
+        baseline = baselines.get(row.capacity_blocks)
+        if baseline is not None and row.policy != BASELINE:
+            found = draw.compare(tally, baseline, tallies[number % sizes])
+            if found is not None:
+                row = msgspec.structs.replace(
+                    row, gain_interval=found.gain, gap_closed_interval=found.gap_closed
+                )
+        filled.append(row)
     return filled

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from octavo.replay.trace import RecordedRequest
+
+
+class Counted(NamedTuple):
+    """What one request gave."""
+
+    references: int
+    hits: int
 
 
 @dataclass(slots=True)
@@ -21,11 +29,14 @@ class Tally:
     prompt_tokens: int = 0
     hit_tokens: int = 0
     evictions: int = 0
+    each: list[Counted] = field(default_factory=list[Counted])
+    """Of each request, in order."""
 
     def count(self, request: RecordedRequest, hits: int, block_size: int) -> None:
         """Take in a request whose first `hits` blocks were found."""
         full = request.prompt_tokens // block_size
         self.requests += 1
+        self.each.append(Counted(len(request.keys), hits))
         self.references += len(request.keys)
         self.hits += hits
         self.full_references += full

@@ -125,8 +125,8 @@ class Cache(Protocol):
         """Publish blocks whose last token has become known."""
         ...
 
-    def release(self, seq: Sequence, last_step: StepId) -> None:
-        """Let go of all blocks; no effect without any."""
+    def release(self, seq: Sequence, last_step: StepId, *, returns: bool = False) -> None:
+        """Let go of all blocks; no effect without any. returns: it goes on later."""
         ...
 
     def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:

@@ -114,12 +114,14 @@ class Roster:
 
     def pause(self, request_id: str, index: int, *, paused: bool) -> None:
         """Let one choice of a request, or all its beams, be given no tokens, or some again."""
-        seq = self.choice(request_id, index)
-        if seq is not None:
-            for one in self.gang(seq):
-                one.paused = paused
-            # Somebody may wait behind one that found no room and no longer stands in the way.
-            self.concluded = -1
+        search = self._searches.get(request_id)
+        # The beams of a search have other indices than its answers.
+        seqs = [self.choice(request_id, index)] if search is None else search.members
+        for seq in seqs:
+            if seq is not None:
+                seq.paused = paused
+        # Somebody may wait behind one that found no room and no longer stands in the way.
+        self.concluded = -1
 
     # ── and change phase ──────────────────────────────────────────────────────────────────
 
@@ -167,7 +169,7 @@ class Roster:
             self.search(seq).leader = gang[0]
         for one in gang:
             if one.phase in _ACTIVE:
-                self._leave(one)
+                self._leave(one, returns=True)
                 one.phase = Phase.PARKED
             one.scheduled = 0
         if gang[0].phase is Phase.PARKED:
@@ -220,7 +222,7 @@ class Roster:
         self.waiting.add(seq)
 
     def _drop(self, seq: Sequence) -> None:
-        self._leave(seq)
+        self._leave(seq, returns=False)
         seq.phase = Phase.FINISHED
         del self._seqs[seq.id]
         choices = self._requests[seq.request.id]
@@ -229,7 +231,7 @@ class Roster:
             del self._requests[seq.request.id]
             self._cache.part(seq.request)
 
-    def _leave(self, seq: Sequence) -> None:
+    def _leave(self, seq: Sequence, *, returns: bool) -> None:
         """Take a sequence out of its queue and away from its blocks."""
         queues = {
             Phase.WAITING: self.waiting,
@@ -241,6 +243,6 @@ class Roster:
         if seq.phase in _ACTIVE:
             seq.known_past = False
             # The step being planned counts as in flight: it may copy from these blocks.
-            self._cache.release(seq, self.step + 1)
+            self._cache.release(seq, self.step + 1, returns=returns)
             self._ended.append(seq.id)
             self.reconsider()

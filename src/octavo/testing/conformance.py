@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.request import FinishReason, Sequence
 from octavo.memory.block import Block
 from octavo.memory.eviction import EvictionPolicy
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 # ── eviction policies ─────────────────────────────────────────────────────────────────────
+
+_HINTS = (None, CacheHint("continues"), CacheHint("closed", source="other"), CacheHint(0.8))
 
 
 def check_eviction_policy(make: Callable[[], EvictionPolicy]) -> None:
@@ -162,6 +165,7 @@ def _a_long_life_loses_nothing(bag: EvictionPolicy) -> None:
                 block = free.pop()
                 block.key, block.depth = key, depth
                 block.parent = held[-1].key or b"" if held else b""
+            block.hint = draw.choice(_HINTS)
             if draw.random() < 0.2:
                 _hit(bag, block)
             held.append(block)
@@ -188,6 +192,7 @@ def _victims(bag: EvictionPolicy, draw: Random) -> list[int]:
         action = draw.random()
         if action < 0.5 and outside:
             block = blocks[draw.choice(outside)]
+            block.hint = draw.choice(_HINTS)
             bag.add(block)
             inside.add(block.id)
         elif action < 0.75 and inside:
@@ -208,11 +213,14 @@ def _a_suffix_goes_before_its_prefix(make: Callable[[], EvictionPolicy]) -> None
     alone = Desk.paged(9, policy=make)
     alone.release(alone.written(text))
     _goes_tail_first(alone, text)
-    shared = Desk.paged(10, policy=make)
+    shared = Desk.paged(10, policy=make, partial_blocks=False)  # else two ends are cached too
     together = [shared.running([*text, last]) for last in (1, 2)]
     shared.commit()
     shared.release(*together)
     _goes_tail_first(shared, text)
+    said = Desk.paged(9, policy=make)
+    said.release(said.written(text, hints=(CacheHint("closed", 20), CacheHint("continues"))))
+    _goes_tail_first(said, text)
 
 
 def _goes_tail_first(desk: Desk, text: list[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId, SeqId, StepId
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, Sequence
@@ -64,6 +65,7 @@ class Desk:
         expected: int | None = None,
         tenant: str = DEFAULT_TENANT,
         retention: tuple[Retention, ...] = (),
+        hints: tuple[CacheHint, ...] = (),
     ) -> Sequence:
         """Return a sequence that has no blocks. expected: output tokens, for rules that ask.
 
@@ -78,6 +80,7 @@ class Desk:
             expected_output_tokens=expected,
             tenant=tenant,
             retention=retention,
+            cache_hints=hints,
         )
         prompt_length = len(request.prompt)
         guess = output if expected is None else expected

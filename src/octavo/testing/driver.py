@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from octavo.contract.batch import Batch
+from octavo.contract.hint import CacheHint
 from octavo.contract.ids import SeqId
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update, choice_seed
@@ -76,6 +77,7 @@ def make_request(
     priority: int = 0,
     eos: bool = False,
     salt: str = "",
+    cache_hints: tuple[CacheHint, ...] = (),
     bad_words: tuple[tuple[int, ...], ...] = (),
     tenant: str = DEFAULT_TENANT,
     retention: tuple[Retention, ...] = (),
@@ -93,6 +95,7 @@ def make_request(
         retention=retention,
         eos_token_ids=frozenset({EOS}) if eos else frozenset(),
         bad_words=bad_words,
+        cache_hints=cache_hints,
     )
 
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from octavo.contract.batch import Batch, Sample
+from octavo.contract.hint import CacheHint, Word
 from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.errors import RequestError
 from octavo.memory.eviction import EvictionPolicy
@@ -22,6 +23,16 @@ VOCAB = 12
 _BLOCK_SIZES = ((4,), (1,), (4, 8), (6, 4), (3, 3, 3), (2,))
 _WINDOWS = (None, None, 2, 3, 5, 16)
 _PREFIXES = ([1] * 9, [1] * 17, [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4], [5], [11, 10, 9] * 8)
+
+
+def random_hints(draw: Random) -> tuple[CacheHint, ...]:
+    """Draw what a request says of its KV; often nothing."""
+    ends = [*sorted(draw.sample(range(1, 40), draw.choice((0, 0, 1, 2)))), None]
+    ends = ends[: len(ends) - draw.choice((0, 1))]
+    says: tuple[Word | float, ...] = ("continues", "closed", "shared", 0.0, 0.5, 0.97)
+    return tuple(
+        CacheHint(draw.choice(says), end, draw.choice(("", "one", "other"))) for end in ends
+    )
 
 
 class Life:
@@ -194,6 +205,7 @@ class Life:
             seed=draw.randint(0, 2),
             salt=draw.choice(("", "", "", "tenant")),
             bad_words=draw.choice(((), (), ((1, 2),))),
+            cache_hints=random_hints(draw),
             presence_penalty=draw.choice((0.0, 0.0, 1.0)),
             logprobs=None if beams else draw.choice((None, None, 0)),
             prompt_logprobs=draw.choice((None, None, 0)),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log2
+from math import inf, log2
 
 from octavo.memory.block import Block
-from octavo.memory.policies.checks import above_zero
+from octavo.memory.policies.checks import above_zero, at_least
 from octavo.memory.policies.ranked import RankedBag
 from octavo.memory.policies.releases import Release, Releases
+from octavo.memory.policies.trust import Trust
 
 _MOST_TURNS = 4
 _LONG_ONCE_TOKENS = 8_192
@@ -25,12 +26,14 @@ class Bonus:
         uses x log2(its uses) + turn x log2(1 + its turn, at most 4)
         - once x log2(1 + tokens of its text / 8,192), if it was used once
         + again x log2(1 + tokens of its text / 60,000), if it was used more often
-        - 3, if it is not full: nothing can follow it.
+        - 3, if it is not full: nothing can follow it
+        + hints x log2 of how much likelier its use is for what callers said of it, as far as they
+        are believed (`Trust`).
     A cache-full is as many accesses to blocks as blocks were ever cached at once, but for weights
     at most `horizon_tokens`: where more than that is kept, what comes later returns hardly more.
     remember: texts whose uses are kept, for each cached block; eviction does not end them. The
-    defaults were fitted to the first half of two Mooncake traces, one set for both. Ties: tail
-    first.
+    defaults are one set for two Mooncake traces, within the noise of what a fit to their first
+    halves alone finds (`benchmarks/fit_eviction.py`). Ties: tail first.
     """
 
     def __init__(
@@ -40,17 +43,22 @@ class Bonus:
         turn: float = 0.8,
         once: float = 0.4,
         again: float = 1.0,
+        hints: float = 4.0,
         horizon_tokens: float = 7.2e6,
         remember: float = 8.0,
     ) -> None:
         above_zero(horizon_tokens=horizon_tokens)
+        at_least(0, hints=hints)
         self._weights = (uses, turn, once, again)
         self._horizon_tokens = horizon_tokens
         self._worth: Callable[[int], float] | None = None
+        self._hints = hints
+        self._trust = Trust(remember)
         self._releases = Releases(remember, self._rank)
         self._bag = RankedBag()
         self._now = 0.0
         """In cache-fulls."""
+        self._accesses = 0
         self._capacity = 1
         """Most blocks ever cached."""
 
@@ -85,6 +93,8 @@ class Bonus:
         if cached > self._capacity:
             self._capacity = cached
             self._releases.fit(cached)
+        said = self._trust.weigh(release, self._accesses, self._capacity) if self._hints else None
+        self._accesses += len(blocks)
         self._now += len(blocks) / self._capacity
         by_uses, by_turn, once, again = self._weights
         uses, length = release.uses, release.length_tokens
@@ -93,15 +103,21 @@ class Bonus:
         rank = self._now + scale * by_turn * _LOGS[1 + min(release.turn, _MOST_TURNS)]
         if self._worth is not None:
             rank += log2(self._worth(length))
+        least = -inf
         if release.partial:
-            bag.add(blocks[0], rank - _PARTIAL)
-        for start, end in release.stretches():
+            least = rank - _PARTIAL + (self._hints * said[0] if said else 0.0)
+            bag.add(blocks[0], least)
+        for start, end in release.stretches(said):
             if uses[start] == 1:
                 bonus = -once * log2(1 + length / _LONG_ONCE_TOKENS)
             else:
                 bonus = by_uses * _log2(uses[start])
                 bonus += again * log2(1 + length / _LONG_AGAIN_TOKENS)
-            bag.add_all(blocks[start:end], rank + scale * bonus)
+            if said:
+                bonus += self._hints * said[start]
+            # Whatever was said, a suffix is useless without its prefix.
+            least = max(least, rank + scale * bonus)
+            bag.add_all(blocks[start:end], least)
 
 
 def _log2(count: int) -> float:

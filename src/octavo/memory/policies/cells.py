@@ -82,6 +82,16 @@ class Cells:
             self._current = None
         raise IndexError("pop from an empty bag")
 
+    def filled(self) -> list[int]:
+        """Return the numbers of all cells that hold a run, and of some that do no longer."""
+        marks = bin(self._filled)[:1:-1]
+        found: list[int] = []
+        place = marks.find("1")
+        while place >= 0:
+            found.append(self._order[place])
+            place = marks.find("1", place + 1)
+        return found
+
     def arrange(self, order: Iterable[int]) -> None:
         """Set the order of the cells, the first victims first; new numbers get new cells."""
         self._order = list(order)

@@ -2,94 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
+from itertools import accumulate
 from math import exp, log2
 
 from octavo.contract.ids import BlockKey
+from octavo.memory.policies.followed import AGES, Counts, Followed, begins
 
-AGES = 17
-"""Ages are told apart by powers of two: 0 to 127 accesses, 128 to 255, … ; the last has no end."""
-_FIRST_BITS = 7
-_BEGINS = [0] + [1 << (age + _FIRST_BITS - 1) for age in range(1, AGES + 1)]
 _LEVELS_PER_OCTAVE = 4
 _FARTHEST = 24
+_FIRST_GUESS = 0.3
 """Ratios of a class lie between 2^-6 and 2^6, in steps of a quarter octave."""
 
 
-def age_class(accesses: int) -> int:
-    """Return the number of an age."""
-    return min((accesses >> _FIRST_BITS).bit_length(), AGES - 1)
-
-
-def begins(age: int) -> int:
-    """Return the first number of accesses that belongs to an age."""
-    return _BEGINS[age]
-
-
-class _Use:
-    """The last use of a text that is followed."""
-
-    __slots__ = ("age", "kind", "text", "time")
-
-    def __init__(self, time: int, kind: int, text: BlockKey) -> None:
-        self.time = time
-        self.kind = kind
-        """Class of the text since then; -1: it was used again."""
-        self.text = text
-        self.age = 0
-
-
-class _Counts:
-    """What is known of one class of texts, by age."""
-
-    def __init__(self) -> None:
-        self.hits = [0] * AGES
-        """Uses that came at this age of the use before."""
-        self.spent = [0] * AGES
-        """Accesses during which texts that have left this age were in it."""
-        self.inside = [0] * AGES
-        """Texts that are in it."""
-        self.since = [0] * AGES
-        """Sum of the times at which these came into it."""
-
-    def exposure(self, now: int) -> list[int]:
-        """Return the accesses, by age, at which a text could have been used."""
-        return [
-            spent + inside * now - since
-            for spent, inside, since in zip(self.spent, self.inside, self.since, strict=True)
-        ]
-
-    def enter(self, use: _Use, age: int) -> None:
-        """Take in a text at the beginning of an age."""
-        use.age = age
-        self.inside[age] += 1
-        self.since[age] += use.time + _BEGINS[age]
-
-    def age(self, use: _Use) -> None:
-        """Move a text on to the next age."""
-        age = use.age
-        begin, end = _BEGINS[age], _BEGINS[age + 1]
-        self.inside[age] -= 1
-        self.since[age] -= use.time + begin
-        self.spent[age] += end - begin
-        self.enter(use, age + 1)
-
-    def leave(self, use: _Use, upto: int) -> None:
-        """Take out a text whose age is `upto` now, and count what it spent in the ages up to it."""
-        age = use.age
-        self.inside[age] -= 1
-        self.since[age] -= use.time + _BEGINS[age]
-        while age + 1 < AGES and upto >= begins(age + 1):
-            self.spent[age] += begins(age + 1) - begins(age)
-            age += 1
-        self.spent[age] += upto - begins(age)
-
-
 class Hazard:
-    """One curve of hazard over age for all texts, times one ratio for each class of them.
+    """One curve of hazard over age for each kind of evidence, times one ratio for each class.
 
-    Follows a sample of texts, cached or not, from one use to the next. Ages are in accesses to
-    blocks.
+    Where little is known of a kind of evidence, its curve is that of all texts together.
     """
 
     def __init__(self, sample: int, prior: float) -> None:
@@ -97,52 +25,28 @@ class Hazard:
 
         prior: hits that a class is credited with.
         """
-        self._sample = sample
         self._prior = prior
-        self._last: dict[BlockKey, _Use] = {}
-        """Of each text that is followed."""
-        self._queues: list[deque[_Use]] = [deque() for _ in range(AGES)]
-        """By age: uses, oldest first; some have been followed by another one."""
-        self._counts: list[_Counts] = []
+        self._followed = Followed(sample)
+        self._evidence: list[int] = []
         """By class."""
 
-    def classes(self, count: int) -> None:
-        """Know classes 0 to count - 1."""
-        self._counts += [_Counts() for _ in range(count - len(self._counts))]
+    def add_class(self, evidence: int) -> None:
+        """Know one more class, whose curve is shared by all with the same evidence."""
+        self._evidence.append(evidence)
+        self._followed.classes(len(self._evidence))
 
     def note(self, texts: list[BlockKey], kind: int, now: int) -> None:
         """Note that texts were used, one after the other; from now on they are of class `kind`."""
-        sample, known, queue = self._sample, self._last, self._queues[0]
-        for time, text in enumerate(texts, now):
-            if text and text[0] % sample:
-                continue
-            last = known.get(text)
-            if last is not None:
-                counts, age = self._counts[last.kind], time - last.time
-                counts.hits[age_class(age)] += 1
-                counts.leave(last, age)
-                last.kind = -1
-            known[text] = use = _Use(time, kind, text)
-            self._counts[kind].enter(use, 0)
-            queue.append(use)
+        self._followed.note(texts, kind, now)
 
     def pass_time(self, now: int, horizon: int) -> None:
-        """Let texts grow older; what is older than `horizon` is followed no longer.
+        """Let texts grow older; what is older than `horizon` is followed no longer."""
+        self._followed.pass_time(now, horizon)
 
-        Costs O(1) for each age that a text passes through.
-        """
-        for age, queue in enumerate(self._queues):
-            end = min(begins(age + 1) if age + 1 < AGES else horizon, horizon)
-            while queue and now - queue[0].time >= end:
-                use = queue.popleft()
-                if use.kind < 0:
-                    continue
-                if end == horizon:
-                    self._counts[use.kind].leave(use, end)
-                    del self._last[use.text]
-                else:
-                    self._counts[use.kind].age(use)
-                    self._queues[age + 1].append(use)
+    def fade(self, left: float) -> None:
+        """Let what is past count for a share of what it did."""
+        for counts in self._followed.counts:
+            counts.fade(left)
 
     def table(self, now: int) -> list[list[float]]:
         """Return, for each class, the value of keeping a text of each age.
@@ -150,31 +54,70 @@ class Hazard:
         The value is the Gittins index: the most, over all times until which it is kept at most,
         of the expected hits by the expected time in memory. O(AGES squared) for each ratio.
         """
-        exposures = [counts.exposure(now) for counts in self._counts]
-        hazards = self._hazards(exposures)
-        by_level: dict[int, list[float]] = {}
+        exposures = [counts.exposure(now) for counts in self._followed.counts]
+        curves = self._curves(exposures)
+        by_level: dict[tuple[int, int], list[float]] = {}
         values: list[list[float]] = []
-        for counts, exposure in zip(self._counts, exposures, strict=True):
+        for evidence, counts, exposure in zip(
+            self._evidence, self._followed.counts, exposures, strict=True
+        ):
+            hazards = curves[evidence]
             expected = sum(
                 accesses * hazard for accesses, hazard in zip(exposure, hazards, strict=True)
             )
             ratio = (sum(counts.hits) + self._prior) / (expected + self._prior)
             level = round(_LEVELS_PER_OCTAVE * log2(ratio))
             level = max(-_FARTHEST, min(_FARTHEST, level))
-            if level not in by_level:
-                by_level[level] = _indices(hazards, 2 ** (level / _LEVELS_PER_OCTAVE))
-            values.append(by_level[level])
+            if (evidence, level) not in by_level:
+                ratio = 2 ** (level / _LEVELS_PER_OCTAVE)
+                by_level[evidence, level] = _indices(hazards, ratio)
+            values.append(by_level[evidence, level])
         return values
 
-    def _hazards(self, exposures: list[list[int]]) -> list[float]:
-        """Return the expected uses per access of a text of each age."""
-        found: list[float] = []
-        for age in range(AGES):
-            # Before anything is known, a third of each age: the older, the less likely.
-            hits = 1 + sum(counts.hits[age] for counts in self._counts)
-            width = begins(age + 1) - begins(age)
-            found.append(hits / (2.5 * width + sum(exposure[age] for exposure in exposures)))
-        return found
+    def _curves(self, exposures: list[list[float]]) -> dict[int, list[float]]:
+        """Return, for each kind of evidence, the expected uses per access at each age."""
+        counts = self._followed.counts
+        overall = _overall(counts, exposures)
+        kinds = set(self._evidence)
+        if len(kinds) == 1:
+            return {kind: overall for kind in kinds}
+        curves: dict[int, list[float]] = {}
+        for kind in kinds:
+            of_kind = [number for number, one in enumerate(self._evidence) if one == kind]
+            curves[kind] = _hazards(
+                [counts[number] for number in of_kind],
+                [exposures[number] for number in of_kind],
+                self._prior,
+                overall,
+            )
+        return curves
+
+
+def _overall(counts: list[Counts], exposures: list[list[float]]) -> list[float]:
+    """Return hits by accesses at each age.
+
+    Of an age of which little is known the same share is taken to be used as of the age before:
+    the older, the less likely.
+    """
+    found: list[float] = []
+    guess = _FIRST_GUESS / begins(1)
+    for age in range(AGES):
+        hits = 1 + sum(one.hits[age] for one in counts)
+        accesses = 1 / guess + sum(exposure[age] for exposure in exposures)
+        found.append(hits / accesses)
+        guess = found[-1] * (begins(age) + begins(age + 1)) / (begins(age + 1) + begins(age + 2))
+    return found
+
+
+def _hazards(
+    counts: list[Counts], exposures: list[list[float]], credit: float, rates: list[float]
+) -> list[float]:
+    """Return hits by accesses at each age, with so many hits of these rates on top."""
+    return [
+        (credit + sum(one.hits[age] for one in counts))
+        / (credit / rates[age] + sum(exposure[age] for exposure in exposures))
+        for age in range(AGES)
+    ]
 
 
 def _indices(hazards: list[float], ratio: float) -> list[float]:
@@ -182,12 +125,18 @@ def _indices(hazards: list[float], ratio: float) -> list[float]:
     chances = [
         1 - exp(-ratio * hazard * width) for hazard, width in zip(hazards, widths, strict=True)
     ]
+    times = [width * (1 - chance / 2) for width, chance in zip(widths, chances, strict=True)]
+    # No time spent at this age or later gives more hits than this.
+    rates = [chance / time for chance, time in zip(chances, times, strict=True)]
+    most = list(accumulate(reversed(rates), max))[::-1]
     indices: list[float] = []
     for start in range(AGES):
         alive, hits, time, best = 1.0, 0.0, 0.0, 0.0
         for age in range(start, AGES):
+            if best >= most[age]:
+                break
             hits += alive * chances[age]
-            time += alive * widths[age] * (1 - chances[age] / 2)
+            time += alive * times[age]
             best = max(best, hits / time)
             alive *= 1 - chances[age]
         indices.append(best)

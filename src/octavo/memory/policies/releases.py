@@ -43,12 +43,13 @@ class Release(NamedTuple):
     partial: bool
     """Its last block is not full: no other text can go on from there."""
 
-    def stretches(self) -> Iterator[tuple[int, int]]:
-        """Return (start, end) of full blocks with equal uses, tail first."""
-        uses, start = self.uses, int(self.partial)
-        while start < len(uses):
-            count, end = uses[start], start + 1
-            while end < len(uses) and uses[end] == count:
+    def stretches(self, weights: list[float] | None = None) -> Iterator[tuple[int, int]]:
+        """Return (start, end) of full blocks with equal uses and weights, tail first."""
+        alike = self.uses if weights is None else list(zip(self.uses, weights, strict=True))
+        start = int(self.partial)
+        while start < len(alike):
+            first, end = alike[start], start + 1
+            while end < len(alike) and alike[end] == first:
                 end += 1
             yield start, end
             start = end

@@ -1,0 +1,52 @@
+"""The scripts that chose the defaults and that sweep Zipf's law, on a handful of requests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from replay_traces import mooncake_rows, write_trace
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def run(script, *arguments):
+    command = [sys.executable, str(SCRIPTS / script), *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_hot_prefixes_outlive_what_never_returns(tmp_path):
+    record = tmp_path / "zipf.json"
+
+    run(
+        "zipf_prefixes.py",
+        "--requests",
+        800,
+        "--prefixes",
+        80,
+        "--exponents",
+        0.8,
+        "--json",
+        record,
+    )
+
+    rows = json.loads(record.read_text())["rows"]
+    assert [row["share"] for row in rows] == [0.05, 0.1, 0.2, 0.5]
+    assert all(row["lru"] < row["hotprefix"] <= row["optimum"] <= row["endless"] for row in rows)
+
+
+def test_a_fit_tells_what_it_tried_and_what_that_gives_on_the_second_half(tmp_path):
+    trace, record = write_trace(tmp_path / "chats.jsonl", mooncake_rows(80)), tmp_path / "fit.json"
+
+    said = run("fit_eviction.py", trace, "--policy", "bonus", "--json", record)
+
+    got = json.loads(record.read_text())
+    assert got["found"] in [one["set"] for one in got["tried"]]
+    assert max(one["score"] for one in got["tried"]) == next(
+        one["score"] for one in got["tried"] if one["set"] == got["found"]
+    )
+    assert {row["set"] for row in got["second_half"]} == {"defaults", "found"}
+    assert all(len(row["gain_interval"]) == 2 for row in got["second_half"])
+    assert "found on the first halves" in said
