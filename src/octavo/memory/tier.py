@@ -172,6 +172,7 @@ class Tier:
         block.key = None
         block.parent = b""
         block.tokens = b""
+        block.hint = None
         block.written_step = 0
 
 

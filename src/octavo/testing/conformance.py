@@ -217,6 +217,9 @@ def _a_suffix_goes_before_its_prefix(make: Callable[[], EvictionPolicy]) -> None
     together = [shared.running([*text, last]) for last in (1, 2)]
     shared.commit()
     shared.release(*together)
+    for block in shared.tiers[0].keyed():
+        if block.filled == 1:  # the ends of their own
+            shared.tiers[0].withdraw(block)
     _goes_tail_first(shared, text)
     said = Desk.paged(9, policy=make)
     said.release(said.written(text, hints=(CacheHint("closed", 20), CacheHint("continues"))))
