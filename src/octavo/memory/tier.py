@@ -179,6 +179,7 @@ class Tier:
         block.parent = b""
         block.tokens = b""
         block.kept = None
+        block.hint = None
         block.written_step = 0
 
 

@@ -213,7 +213,7 @@ def _a_suffix_goes_before_its_prefix(make: Callable[[], EvictionPolicy]) -> None
     alone = Desk.paged(9, policy=make)
     alone.release(alone.written(text))
     _goes_tail_first(alone, text)
-    shared = Desk.paged(10, policy=make, partial_blocks=False)  # else two ends are cached too
+    shared = Desk.paged(10, policy=make, partial_blocks=False)  # else their ends are cached too
     together = [shared.running([*text, last]) for last in (1, 2)]
     shared.commit()
     shared.release(*together)
