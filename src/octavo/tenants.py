@@ -1,14 +1,19 @@
-"""Shares of the KV memory by tenant: how they are written, read and checked."""
+"""Shares of the KV memory by tenant: how they are written, read and checked.
+
+The value they become is imported when it is made: settings are read before anything else.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from numbers import Real
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from octavo.contract.retention import TenantShare
 from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from octavo.contract.retention import TenantShare
 
 _FIELDS = ("guaranteed", "maximum")
 
@@ -33,24 +38,24 @@ def write_tenants(setting: object) -> str | None:
             f"tenants must be a mapping of names to shares, got {setting!r:.80}: write "
             '{"name": {"guaranteed": 0.2, "maximum": 0.6}}'
         )
-    rows = [_share(name, one) for name, one in cast("Mapping[object, object]", setting).items()]
-    total = sum(row.guaranteed for row in rows)
+    rows = dict(_share(name, one) for name, one in cast("Mapping[object, object]", setting).items())
+    total = sum(row["guaranteed"] for row in rows.values())
     if total > 1 + 1e-9:
         raise ConfigError(
             f"tenants are guaranteed {total:g} of the KV memory together: lower shares to 1 in all"
         )
-    return json.dumps(
-        {row.name: {"guaranteed": row.guaranteed, "maximum": row.maximum} for row in rows}
-    )
+    return json.dumps(rows)
 
 
 def read_tenants(text: str | None) -> tuple[TenantShare, ...]:
     """Read what `write_tenants` wrote."""
+    from octavo.contract.retention import TenantShare
+
     rows = {} if text is None else json.loads(text)
     return tuple(TenantShare(name, **fields) for name, fields in rows.items())
 
 
-def _share(name: object, fields: object) -> TenantShare:
+def _share(name: object, fields: object) -> tuple[str, dict[str, float]]:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"tenants: a tenant needs a name, got {name!r}")
     given = cast("Mapping[object, object]", {} if fields is None else fields)
@@ -67,12 +72,13 @@ def _share(name: object, fields: object) -> TenantShare:
                 f"tenants: {key} of {name!r} must be a share from 0 to 1, got {value!r}"
             )
     numbers = cast("Mapping[str, float]", given)
-    share = TenantShare(
-        name, float(numbers.get("guaranteed", 0.0)), float(numbers.get("maximum", 1.0))
-    )
-    if share.guaranteed > share.maximum:
+    share = {
+        "guaranteed": float(numbers.get("guaranteed", 0.0)),
+        "maximum": float(numbers.get("maximum", 1.0)),
+    }
+    if share["guaranteed"] > share["maximum"]:
         raise ConfigError(
-            f"tenants: {name!r} is guaranteed {share.guaranteed:g}, more than its maximum of "
-            f"{share.maximum:g}"
+            f"tenants: {name!r} is guaranteed {share['guaranteed']:g}, more than its maximum of "
+            f"{share['maximum']:g}"
         )
-    return share
+    return name, share
