@@ -88,7 +88,8 @@ def test_metrics_tell_of_pins_and_tenants(llm):
     values = {metric.name: metric.value for metric in llm.get_metrics()}
 
     assert values["octavo:blocks_pinned"] == KEPT // 16
-    assert values['octavo:blocks{tenant="a"}'] == KEPT // 16
+    # The end of the text, which fills no block, is cached beside them.
+    assert values['octavo:blocks{tenant="a"}'] == KEPT // 16 + 1
     assert values['octavo:blocks{tenant="default"}'] == 0
 
 
