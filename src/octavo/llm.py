@@ -247,11 +247,13 @@ class LLM:
                     while run.unread:
                         yield run.unread.popleft()
         finally:
-            # After an error, Ctrl-C or a loop that was left, nothing of this call stays behind.
-            with interrupts_wait(), self._lock:
-                for request_id in added:
-                    self._runs.pop(request_id, None)
-                    self._engine.abort(request_id)
+            # After an error, Ctrl-C or a loop that was left, nothing of this call stays behind. Who
+            # was not let in does not wait for the one who is.
+            if added:
+                with interrupts_wait(), self._lock:
+                    for request_id in added:
+                        self._runs.pop(request_id, None)
+                        self._engine.abort(request_id)
 
     def _step(self) -> None:
         """Run one step and hand out its news."""

@@ -239,6 +239,7 @@ def test_one_beam_that_stops_at_the_first_end_is_greedy_search(tiny):
 # ── the embedded model, on real text ──────────────────────────────────────────────────────
 
 
+@pytest.mark.slow  # a minute; the small models above are searched in every way in seconds
 @pytest.mark.weights
 def test_real_text_in_one_hard_pressed_batch_equals_transformers(smollm2_path):
     import torch

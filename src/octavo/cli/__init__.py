@@ -32,12 +32,15 @@ def run(arguments: list[str]) -> int:
     """Run a command and return its exit status; errors are one line on stderr."""
     from octavo.cli.app import run_command
 
-    if signal.getsignal(signal.SIGINT) is _leave:
-        # From here on there may be something to clean up.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     return run_command(arguments)
 
 
+def begin_work() -> None:
+    """From here on there may be something to clean up: Ctrl-C is an exception."""
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """End at once; an exception inside an import could be swallowed or printed."""
+    """End at once; an exception in an import could be swallowed, in argparse become another."""
     os._exit(INTERRUPTED)

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
 
+from octavo.cli import begin_work
+
 
 class UsageError(Exception):
     """A command line that no command can read."""
@@ -135,6 +137,7 @@ class Command:
         names = frozenset(given)
         for one in parameters:
             given.setdefault(one.name, names if isinstance(one.mark, _Given) else one.default)
+        begin_work()
         return self.function(**given)
 
 
