@@ -18,6 +18,9 @@ Value: TypeAlias = str | int | float | bool
 _Row = TypeVar("_Row")
 
 NAME = "name"
+_LARGEST = 10**12
+"""Of a number: products of two can still be counted."""
+
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -80,7 +83,12 @@ def with_parameters(
         if kinds is None:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[key] != "bool"):
-            raise ConfigError(f"{what} {name}: {key} must be a {known[key]}, got {value!r}")
+            raise ConfigError(f"{what} {name}: {key} must be of type {known[key]}, got {value!r}")
+        if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:  # nor is NaN
+            raise ConfigError(
+                f"{what} {name}: {key} must be a number of at most {_LARGEST:.0e} in size, "
+                f"got {value!r:.80}"
+            )
     return partial(row, **parameters)
 
 

@@ -273,15 +273,27 @@ def check_hints(cache_hint: object, *, source: str) -> tuple[CacheHint, ...]:
     hints: list[CacheHint] = []
     for part in parts:
         hint = part if isinstance(part, CacheHint) else CacheHint(_says(part))
+        _check_hint(hint)
         end = hints[-1].tokens if hints else 0
         if end is None or (hint.tokens is not None and hint.tokens <= end):
             raise RequestError(
-                f"cache_hint {hint!r} says something of no token, after {end or 'all'} tokens: "
-                "give leading tokens that grow from hint to hint, and leave them out in the last"
+                f"cache_hint {hint!r} says something of no token, after "
+                f"{'all' if end is None else end} tokens: give leading tokens that grow from hint "
+                "to hint, and leave them out in the last"
             )
         hint = CacheHint(_says(hint.says), hint.tokens, hint.source or source)
         hints.append(hint)
     return tuple(hints)
+
+
+def _check_hint(hint: CacheHint) -> None:
+    """Raise RequestError for fields of the wrong type, which nobody else looks at."""
+    tokens, source = cast("object", hint.tokens), cast("object", hint.source)
+    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool)):
+        raise RequestError(f"cache_hint: tokens must be a whole number or None, got {tokens!r:.80}")
+    if not isinstance(source, str):
+        raise RequestError(f"cache_hint: source must be a text, got {source!r:.80}")
+    check_unicode(source, "cache_hint's source")
 
 
 def _says(value: object) -> Word | float:

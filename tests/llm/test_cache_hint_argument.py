@@ -72,3 +72,21 @@ def test_answers_do_not_depend_on_it(tiny_gguf):
         )
 
     assert silent == told
+
+
+@pytest.mark.parametrize("tokens", [5.5, 64.0, float("nan"), "900", True])
+def test_tokens_that_are_no_count_are_refused(tokens):
+    with pytest.raises(RequestError, match="cache_hint: tokens must be a whole number or None"):
+        hints([ONE], CacheHint("shared", tokens=tokens))
+
+
+def test_a_source_that_is_no_text_is_refused():
+    with pytest.raises(RequestError, match="cache_hint: source must be a text, got 5"):
+        hints([ONE], CacheHint("shared", source=5))
+    with pytest.raises(RequestError, match="cache_hint's source is not valid Unicode"):
+        hints([ONE], CacheHint("shared", source="\ud800"))
+
+
+def test_a_hint_of_no_token_says_after_how_many():
+    with pytest.raises(RequestError, match="of no token, after 0 tokens"):
+        hints([ONE], CacheHint("shared", tokens=0))

@@ -98,14 +98,16 @@ def test_an_unknown_policy_lists_those_there_are():
     [
         ("{name: lfu, half_life: 600}", r"no parameter 'half_life'; it has: remember \(float\)"),
         ("{name: lru, size: 1}", "no parameter 'size'; it has: none"),
-        ("{name: lfu, remember: often}", "remember must be a float, got 'often'"),
-        ("{name: lfu, remember: true}", "remember must be a float, got True"),
-        ("{name: gittins, sample: 1.5}", "sample must be a int, got 1.5"),
-        ("{name: hotprefix, hotness: 3}", "hotness must be a str, got 3"),
+        ("{name: lfu, remember: often}", "remember must be of type float, got 'often'"),
+        ("{name: lfu, remember: true}", "remember must be of type float, got True"),
+        ("{name: gittins, sample: 1.5}", "sample must be of type int, got 1.5"),
+        ("{name: hotprefix, hotness: 3}", "hotness must be of type str, got 3"),
         ("{name: hotprefix, hotness: cold}", "'cold' is not one of sum, ratio, plain"),
         ("{name: cost, policy: lru}", "'lru' is not one of bonus, gittins"),
         ("{name: bonus, horizon_tokens: 0}", "horizon_tokens must be above 0, got 0"),
         ("{name: lfu, remember: -1}", "remember must be at least 0, got -1"),
+        ("{name: lfu, remember: Infinity}", "remember must be a number of at most 1e.12 in size"),
+        ("{name: bonus, uses: NaN}", "uses must be a number of at most 1e.12 in size, got nan"),
     ],
 )
 def test_a_wrong_parameter_is_told_with_what_there_is(setting, told):
@@ -118,7 +120,7 @@ def test_parameters_of_a_callable_without_types_are_known_by_their_defaults():
         return (size, label)
 
     assert with_parameters("it", "x", make, {"size": 5, "label": "a"})() == (5, "a")
-    with pytest.raises(ConfigError, match="size must be a int, got 'a'"):
+    with pytest.raises(ConfigError, match="size must be of type int, got 'a'"):
         with_parameters("it", "x", make, {"size": "a"})
 
 
