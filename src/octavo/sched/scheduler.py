@@ -108,6 +108,11 @@ class Scheduler:
         self._roster.reconsider()
         return self._cache.unpin(tenant, name)
 
+    def clear_cache(self) -> int:
+        """Forget cached texts that no sequence uses; returns the number of blocks."""
+        self._roster.reconsider()
+        return self._cache.clear()
+
     @property
     def busy(self) -> bool:
         """True while a request is not finished."""
@@ -278,8 +283,11 @@ class Scheduler:
                     walk.pass_over(seq)
                     passed += 1
                     continue
-                may = not full or self._cache.standing(seq, hit).entitled
-                if may and self._admit(seq, hit, draft, now_s):
+                if full and not self._cache.standing(seq, hit).entitled:
+                    # Behind somebody else, not refused: it may fit once that one is gone.
+                    walk.skip(seq.request.tenant)
+                    continue
+                if self._admit(seq, hit, draft, now_s):
                     quota -= 1
                     continue
                 own = roster.refused[seq.id] = self._cache.standing(seq, hit).full
