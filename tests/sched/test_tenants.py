@@ -98,6 +98,31 @@ def test_who_waits_for_room_that_a_guarantee_keeps_gets_it_once_the_cache_is_cle
     assert running(driver) == ["d0", "d1"]
 
 
+def test_where_all_stand_still_nobody_within_a_guarantee_is_displaced():
+    driver = driver_of(40, ("b", 0.5), order="priority", max_num_seqs=9, storm_guard_tokens=4)
+    driver.add_all(
+        make_request(name, [i] * tokens, tenant=tenant, salt=name, priority=5, max_tokens=20)
+        for i, (name, tenant, tokens) in enumerate(
+            (("a1", "default", 57), ("a2", "default", 51), ("b1", "b", 37))
+        )
+    )
+    driver.step()
+    driver.add(request("urgent", "default", 4, 5))
+    driver.step()
+    driver.step()
+    driver.scheduler.pause("a2", 0)  # just back, it is spared
+    before = driver.scheduler.stats.preemptions
+
+    for _ in range(6):
+        driver.step()
+
+    assert running(driver) == ["a1", "b1"]
+    assert driver.scheduler.stats.preemptions == before + 1
+    driver.scheduler.resume("a2", 0)
+    driver.run()
+    driver.check_answers()
+
+
 def test_a_tenant_that_grows_beyond_its_maximum_displaces_its_own():
     driver = driver_of(20, ("a", 0.0, 0.5), max_num_seqs=9, storm_guard_tokens=1)
     driver.add_all(

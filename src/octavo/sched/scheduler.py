@@ -236,7 +236,8 @@ class Scheduler:
         """Preempt sequences worse than one until `extend` works; False: it has to stand still."""
         while not extend():
             worse = self._worse_than(seq)
-            victim = next((v for v in worse if not draft.spares or self._may_lose(v, seq)), None)
+            of_use = (v for v in worse if self._cache.serves(v, seq))
+            victim = next((v for v in of_use if not (draft.spares and self._spared(v))), None)
             if victim is None:
                 return False
             self._preempt(victim, draft)
@@ -246,10 +247,6 @@ class Scheduler:
         """Running sequences of a worse rank, worst first. None of them has a slice yet."""
         worse = takewhile(lambda other: other.rank > seq.rank, self._roster.running.worst_first())
         return [other for other in worse if not (seq.beam and other.request is seq.request)]
-
-    def _may_lose(self, victim: Sequence, seq: Sequence) -> bool:
-        """Say whether a victim's blocks may go to `seq`, and would be of use to it."""
-        return not self._spared(victim) and self._cache.serves(victim, seq)
 
     def _spared(self, seq: Sequence) -> bool:
         return seq.length < seq.spared_until
