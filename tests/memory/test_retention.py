@@ -266,6 +266,16 @@ def test_a_pin_that_is_let_go_is_as_other_texts_are():
     assert knows(desk, text(1, 3)) == 0
 
 
+def test_a_text_whose_pin_has_ended_goes_from_its_end():
+    desk = paged(10, pin_limit=0.4)
+    serve(desk, text(1, 3), Retention(end=3 * BLOCK, pin="rules"))
+
+    desk.cache.unpin(None, "rules")
+    press(desk, 7)
+
+    assert knows(desk, text(1, 3)) == 2 * BLOCK
+
+
 def test_letting_go_of_one_pin_leaves_the_others():
     desk = paged(10, pin_limit=0.6)
     serve(desk, text(1, 2), Retention(pin="one"))
