@@ -215,6 +215,28 @@ def test_a_tenant_learns_of_its_own_eviction_whatever_others_have(desk):
     assert why(desk, TEXT, salt="one tenant").reason == "cleared"
 
 
+def how_many_were_evicted(desk, **others):
+    """What a caller is told after its text has made room for somebody's."""
+    desk.release(desk.written(TEXT[:4]))
+    desk.release(desk.written([1] * 4, **others))
+    desk.running([2] * 11)
+    miss = why(desk, [*TEXT[:4], 1])
+    assert miss.reason == "evicted"
+    return miss.for_caller().evicted_since
+
+
+def test_a_caller_alone_is_told_how_many_blocks_were_evicted_since():
+    assert how_many_were_evicted(Desk.paged(4)) == 1
+
+
+def test_a_caller_cannot_measure_what_other_salts_and_tenants_evict():
+    tenants = [TenantShare("a")]
+
+    assert how_many_were_evicted(Desk.paged(4), salt="another") is None
+    assert how_many_were_evicted(Desk.paged(4, tenants=tenants)) is None
+    assert how_many_were_evicted(Desk.paged(4, tenants=tenants), tenant="a") is None
+
+
 def test_explaining_changes_nothing(desk):
     desk.release(desk.written(TEXT, salt="one tenant"))
     before = desk.snapshot()

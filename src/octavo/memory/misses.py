@@ -34,6 +34,10 @@ class MissFinder:
         self._device = tiers[0]
         self._slower = tiers[1:]
         self._first_texts: Recent[Namespace] = Recent(_FIRST_TEXTS)
+        self._alone = not self._device.pool.shares.several
+        """All that was ever evicted was one caller's: its number tells of nobody else's load."""
+        self._salt: str | None = None
+        """Of the first text."""
 
     def explain(self, seq: Sequence, hit: Hit) -> Miss | None:
         """Say why no more of a sequence was found than this; None: all was. Changes nothing.
@@ -63,17 +67,22 @@ class MissFinder:
     def _gone(self, left: Departure, position: int, tokens: int) -> Miss:
         departures, evicted = self._device.departures, left.reason in _EVICTED
         assert departures is not None, "a text has left a tier that remembers none"
+        since = self._device.pool.evictions - left.evictions
         return Miss(
             reason=left.reason,
             position=position,
             tokens=tokens,
             policy=departures.policy if left.reason is MissReason.EVICTED else None,
             age_s=departures.now_s - left.at_s,
-            evicted_since=self._device.pool.evictions - left.evictions if evicted else None,
+            evicted_since=since if evicted and self._alone else None,
         )
 
     def remember(self, seq: Sequence, hit: Hit) -> None:
-        """Note that a text is written in this namespace, if its first block was not found."""
+        """Note that a text is written in this namespace, and who is there."""
+        salt = seq.request.namespace.salt
+        if self._salt is None:
+            self._salt = salt
+        self._alone = self._alone and salt == self._salt
         if seq.units and hit.tokens < self._groups.align:
             self._first_texts.put(_first_text(seq), seq.request.namespace)
 
