@@ -51,6 +51,15 @@ def test_a_text_that_leaves_another_says_at_which_token(desk, position):
     assert miss == Miss(reason=MissReason.DIVERGED, position=position, tokens=5)
 
 
+def test_a_text_that_goes_on_after_a_kept_end_has_left_no_other(desk):
+    desk.release(desk.written(TEXT[:6]))
+
+    miss = why(desk, TEXT)
+    assert miss == Miss(reason=MissReason.FIRST_SEEN, position=6, tokens=5)
+    assert why(desk, TEXT[:8]) == Miss(reason=MissReason.TOO_SHORT, position=6, tokens=1)
+    assert why(desk, [*TEXT[:5], 1, 2, 3, 4]).reason == "diverged"
+
+
 def test_what_does_not_fill_a_block_is_too_short(desk):
     desk.release(desk.written(TEXT[:4]))
 

@@ -15,6 +15,7 @@ from octavo.memory.groups import Groups
 from octavo.memory.keys import KEY_BYTES
 from octavo.memory.policies.use_counts import Recent
 from octavo.memory.prefix import Hit, block_text
+from octavo.memory.siblings import TOKEN_BYTES
 from octavo.memory.tier import Text, Tier
 
 _FIRST_TEXTS = 4096
@@ -55,7 +56,7 @@ class MissFinder:
             return self._gone(left, hit.tokens, tokens)
         if slower:
             reason = MissReason.NOT_LOADED
-        elif hit.tails or (whole and self._has_siblings(seq, whole)):
+        elif self._diverges(seq, hit, whole):
             reason = MissReason.DIVERGED
         elif seq.reusable - whole < min(self._groups.sizes):
             reason = MissReason.TOO_SHORT
@@ -103,6 +104,15 @@ class MissFinder:
             return None
         left = (departures.get(group, text.key) for group, text in lacking)
         return next((one for one in left if one is not None), None)
+
+    def _diverges(self, seq: Sequence, hit: Hit, whole: int) -> bool:
+        """True if another text goes on where this one was found to end."""
+        ends = [block for block in hit.tails if block is not None]
+        if not ends:
+            return whole > 0 and self._has_siblings(seq, whole)
+        # The end of an earlier turn, taken whole, is left by nobody.
+        sizes = self._groups.sizes
+        return any(len(end.tokens) > hit.tokens % sizes[end.group] * TOKEN_BYTES for end in ends)
 
     def _has_siblings(self, seq: Sequence, start: int) -> bool:
         """True if other committed texts go on where this one was found to end."""
