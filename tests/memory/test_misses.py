@@ -51,6 +51,15 @@ def test_a_text_that_leaves_another_says_at_which_token(desk, position):
     assert miss == Miss(reason=MissReason.DIVERGED, position=position, tokens=5)
 
 
+def test_a_text_that_goes_on_after_a_kept_end_has_left_no_other(desk):
+    desk.release(desk.written(TEXT[:6]))
+
+    miss = why(desk, TEXT)
+    assert miss == Miss(reason=MissReason.FIRST_SEEN, position=6, tokens=5)
+    assert why(desk, TEXT[:8]) == Miss(reason=MissReason.TOO_SHORT, position=6, tokens=1)
+    assert why(desk, [*TEXT[:5], 1, 2, 3, 4]).reason == "diverged"
+
+
 def test_what_does_not_fill_a_block_is_too_short(desk):
     desk.release(desk.written(TEXT[:4]))
 
@@ -213,6 +222,28 @@ def test_a_tenant_learns_of_its_own_eviction_whatever_others_have(desk):
     desk.release(desk.written(TEXT, salt="another"))
 
     assert why(desk, TEXT, salt="one tenant").reason == "cleared"
+
+
+def how_many_were_evicted(desk, **others):
+    """What a caller is told after its text has made room for somebody's."""
+    desk.release(desk.written(TEXT[:4]))
+    desk.release(desk.written([1] * 4, **others))
+    desk.running([2] * 11)
+    miss = why(desk, [*TEXT[:4], 1])
+    assert miss.reason == "evicted"
+    return miss.for_caller().evicted_since
+
+
+def test_a_caller_alone_is_told_how_many_blocks_were_evicted_since():
+    assert how_many_were_evicted(Desk.paged(4)) == 1
+
+
+def test_a_caller_cannot_measure_what_other_salts_and_tenants_evict():
+    tenants = [TenantShare("a")]
+
+    assert how_many_were_evicted(Desk.paged(4), salt="another") is None
+    assert how_many_were_evicted(Desk.paged(4, tenants=tenants)) is None
+    assert how_many_were_evicted(Desk.paged(4, tenants=tenants), tenant="a") is None
 
 
 def test_explaining_changes_nothing(desk):

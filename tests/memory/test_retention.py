@@ -209,6 +209,7 @@ def test_ranges_that_cannot_be_are_told(ranges, told):
         ({"priority": "high"}, "must be a whole number, got 'high'"),
         ({"ttl_s": 0}, "ttl_s must be above 0 and finite, got 0"),
         ({"ttl_s": float("inf")}, "finite, got inf"),
+        ({"ttl_s": 1e9}, "ttl_s is 1000000000, but at most 31622400 seconds"),
         ({"pin": True}, "pin must be the name .* got True"),
         ({"pin": ""}, "pin must be the name"),
     ],
@@ -264,6 +265,16 @@ def test_a_pin_that_is_let_go_is_as_other_texts_are():
     press(desk, 20)
 
     assert knows(desk, text(1, 3)) == 0
+
+
+def test_a_text_whose_pin_has_ended_goes_from_its_end():
+    desk = paged(10, pin_limit=0.4)
+    serve(desk, text(1, 3), Retention(end=3 * BLOCK, pin="rules"))
+
+    desk.cache.unpin(None, "rules")
+    press(desk, 7)
+
+    assert knows(desk, text(1, 3)) == 2 * BLOCK
 
 
 def test_letting_go_of_one_pin_leaves_the_others():
@@ -328,6 +339,45 @@ def test_the_same_pin_by_many_requests_counts_once():
 
     with pytest.raises(RequestError, match="needs 1 more blocks, and 3 of at most 3"):
         desk.waiting(text(2), retention=(Retention(pin="rules"),))
+
+
+def test_ranges_of_one_name_are_one_pin_that_holds_all_of_them_for_the_longest_time():
+    desk = paged(10, pin_limit=0.4)
+    ranges = (
+        Retention(end=3 * BLOCK, pin="rules", ttl_s=60),
+        Retention(3 * BLOCK, 3 * BLOCK + 1, pin="rules", ttl_s=30),
+    )
+    serve(desk, text(1, 3), *ranges)
+
+    assert not desk.cache.pass_time(59)
+    assert desk.cache.usage().blocks_pinned == 3
+    assert desk.cache.pass_time(60)
+    assert desk.cache.usage().blocks_pinned == 0
+
+
+def test_all_pins_of_a_request_together_stay_below_the_limit():
+    desk = paged(10, pin_limit=0.4)
+    ranges = (Retention(end=2 * BLOCK, pin="one"), Retention(2 * BLOCK, 3 * BLOCK, pin="two"))
+
+    with pytest.raises(RequestError, match=r"pins 'one', 'two' .* 5 more .* 0 of at most 4"):
+        desk.waiting(text(1, 3), retention=ranges)
+
+    assert desk.cache.unpin(None, None) == 0
+    desk.cache.check()
+
+
+def test_a_range_without_a_full_block_leaves_no_pin():
+    desk = paged(10, pin_limit=0.4)
+    serve(desk, text(1), Retention(end=BLOCK - 1, pin="short", ttl_s=5))
+
+    assert not desk.cache.pass_time(9)
+
+
+def test_nor_may_it_name_one_where_nothing_can_be_pinned():
+    desk = paged(10)
+
+    with pytest.raises(RequestError, match="build the engine with pin_limit"):
+        desk.waiting(text(1), retention=(Retention(end=BLOCK - 1, pin="short"),))
 
 
 def test_without_a_limit_nothing_can_be_pinned():

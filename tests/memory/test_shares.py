@@ -122,6 +122,26 @@ def test_a_text_grows_as_far_as_its_tenant_can_count_on():
     assert limits == [10 * BLOCK, 14 * BLOCK, 8 * BLOCK]
 
 
+def test_what_a_tenant_can_count_on_is_admitted_while_others_use_their_guarantee():
+    desk = desk_of(400, ("b", 0.5))
+    desk.running(range(200 * BLOCK - 1), tenant="b")
+
+    most = desk.waiting(range(1000, 1000 + 200 * BLOCK - 1))
+
+    assert desk.cache.shortage(most, desk.cache.lookup(most)) == 0
+
+
+def test_beside_others_of_its_tenant_a_text_leaves_some_blocks_free():
+    desk = desk_of(400, ("b", 0.5))
+    desk.running(range(200 * BLOCK - 1), tenant="b")
+    desk.running(range(1000, 1000 + 100 * BLOCK - 1))
+
+    some, more = (desk.waiting(range(2000, 2000 + n * BLOCK - 1)) for n in (96, 97))
+
+    assert desk.cache.shortage(some, desk.cache.lookup(some)) == 0
+    assert desk.cache.shortage(more, desk.cache.lookup(more)) == 1
+
+
 def test_beams_are_bounded_by_their_tenants_maximum():
     desk = desk_of(20, ("a", 0.0, 0.5))
 

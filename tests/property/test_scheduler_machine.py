@@ -141,7 +141,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def clear_the_cache(self) -> None:
-        self.driver.cache.clear()
+        self.driver.scheduler.clear_cache()
 
     @invariant()
     def counts_add_up_and_texts_are_right(self) -> None:

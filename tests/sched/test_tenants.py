@@ -64,6 +64,65 @@ def test_a_tenant_within_its_guarantee_does_not_wait_for_a_request_that_finds_no
     assert running(driver) == ["b0", "a0"]
 
 
+@pytest.mark.parametrize("leave", ["abort", "pause"])
+def test_who_waits_behind_another_tenants_request_is_admitted_once_that_no_longer_waits(leave):
+    driver = driver_of(40, ("b",), ("c",), max_num_seqs=20)
+    driver.add(request("b0", "b", 1, 20, max_tokens=30))
+    driver.add(request("d0", "default", 2, 24, max_tokens=9))
+    driver.add(request("c0", "c", 3, 5, max_tokens=9))
+    driver.step()
+    assert running(driver) == ["b0"]
+
+    if leave == "abort":
+        driver.scheduler.abort("d0")
+    else:
+        driver.scheduler.pause("d0", 0)
+    driver.step()
+
+    assert running(driver) == ["b0", "c0"]
+
+
+def test_who_waits_for_room_that_a_guarantee_keeps_gets_it_once_the_cache_is_cleared():
+    driver = driver_of(40, ("b", 0.5), max_num_seqs=20)
+    driver.add(request("b0", "b", 1, 20))
+    driver.run()
+    driver.add(request("d0", "default", 2, 11, max_tokens=30))
+    driver.add(request("d1", "default", 3, 12, max_tokens=9))
+    driver.step()
+    driver.step()
+    assert running(driver) == ["d0"]
+
+    driver.scheduler.clear_cache()
+    driver.step()
+
+    assert running(driver) == ["d0", "d1"]
+
+
+def test_where_all_stand_still_nobody_within_a_guarantee_is_displaced():
+    driver = driver_of(40, ("b", 0.5), order="priority", max_num_seqs=9, storm_guard_tokens=4)
+    driver.add_all(
+        make_request(name, [i] * tokens, tenant=tenant, salt=name, priority=5, max_tokens=20)
+        for i, (name, tenant, tokens) in enumerate(
+            (("a1", "default", 57), ("a2", "default", 51), ("b1", "b", 37))
+        )
+    )
+    driver.step()
+    driver.add(request("urgent", "default", 4, 5))
+    driver.step()
+    driver.step()
+    driver.scheduler.pause("a2", 0)  # just back, it is spared
+    before = driver.scheduler.stats.preemptions
+
+    for _ in range(6):
+        driver.step()
+
+    assert running(driver) == ["a1", "b1"]
+    assert driver.scheduler.stats.preemptions == before + 1
+    driver.scheduler.resume("a2", 0)
+    driver.run()
+    driver.check_answers()
+
+
 def test_a_tenant_that_grows_beyond_its_maximum_displaces_its_own():
     driver = driver_of(20, ("a", 0.0, 0.5), max_num_seqs=9, storm_guard_tokens=1)
     driver.add_all(

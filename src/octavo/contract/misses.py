@@ -42,7 +42,8 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     """Evicted, expired, cleared or failed: so many seconds before, on the engine's clock."""
     evicted_since: int | None = None
     """Evicted or expired: blocks that have been evicted since then, to a step's accuracy. With
-    about so many more, memory would have kept it."""
+    about so many more, memory would have kept it. None where tenants or several salts share the
+    memory: the number would tell one what the others do."""
     elsewhere: tuple[str, ...] = ()
     """For the operator alone. Not empty: a text in another namespace begins with the same block; in
     these fields the namespaces differ."""

@@ -20,6 +20,9 @@ MOST_PRIORITY = 100
 PIN_TTL_S = 3600.0
 """How long a pin holds after its last request, if that does not say."""
 
+MOST_TTL_S = 366 * 24 * 3600.0
+"""A year: what is to stay longer is kept without a time."""
+
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the KV of a range of a request's text is kept once no request uses it.
@@ -61,6 +64,11 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
         if ttl is not None and not (number and math.isfinite(self.ttl_s or 0) and ttl > 0):  # pyright: ignore[reportOperatorIssue]
             raise RequestError(f"retention: ttl_s must be above 0 and finite, got {ttl!r}")
+        if self.ttl_s is not None and self.ttl_s > MOST_TTL_S:
+            raise RequestError(
+                f"retention: ttl_s is {self.ttl_s:.0f}, but at most {MOST_TTL_S:.0f} seconds, a "
+                "year: give less"
+            )
         if self.pin is not None and (not isinstance(self.pin, str) or not self.pin):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
                 f"retention: pin must be the name under which it can be let go, got {self.pin!r}"

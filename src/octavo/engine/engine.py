@@ -155,7 +155,7 @@ class Engine:
 
     def reset_prefix_cache(self) -> int:
         """Forget cached texts that no sequence uses; returns the number of blocks."""
-        return self._cache.clear()
+        return self._scheduler.clear_cache()
 
     def unpin(self, name: str | None = None, tenant: str | None = None) -> int:
         """Let go of pins, None: of any name or tenant; returns the blocks they held."""

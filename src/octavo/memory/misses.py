@@ -15,6 +15,7 @@ from octavo.memory.groups import Groups
 from octavo.memory.keys import KEY_BYTES
 from octavo.memory.policies.use_counts import Recent
 from octavo.memory.prefix import Hit, block_text
+from octavo.memory.siblings import TOKEN_BYTES
 from octavo.memory.tier import Text, Tier
 
 _FIRST_TEXTS = 4096
@@ -34,6 +35,10 @@ class MissFinder:
         self._device = tiers[0]
         self._slower = tiers[1:]
         self._first_texts: Recent[Namespace] = Recent(_FIRST_TEXTS)
+        self._alone = not self._device.pool.shares.several
+        """All that was ever evicted was one caller's: its number tells of nobody else's load."""
+        self._salt: str | None = None
+        """Of the first text."""
 
     def explain(self, seq: Sequence, hit: Hit) -> Miss | None:
         """Say why no more of a sequence was found than this; None: all was. Changes nothing.
@@ -51,7 +56,7 @@ class MissFinder:
             return self._gone(left, hit.tokens, tokens)
         if slower:
             reason = MissReason.NOT_LOADED
-        elif hit.tails or (whole and self._has_siblings(seq, whole)):
+        elif self._diverges(seq, hit, whole):
             reason = MissReason.DIVERGED
         elif seq.reusable - whole < min(self._groups.sizes):
             reason = MissReason.TOO_SHORT
@@ -63,17 +68,22 @@ class MissFinder:
     def _gone(self, left: Departure, position: int, tokens: int) -> Miss:
         departures, evicted = self._device.departures, left.reason in _EVICTED
         assert departures is not None, "a text has left a tier that remembers none"
+        since = self._device.pool.evictions - left.evictions
         return Miss(
             reason=left.reason,
             position=position,
             tokens=tokens,
             policy=departures.policy if left.reason is MissReason.EVICTED else None,
             age_s=departures.now_s - left.at_s,
-            evicted_since=self._device.pool.evictions - left.evictions if evicted else None,
+            evicted_since=since if evicted and self._alone else None,
         )
 
     def remember(self, seq: Sequence, hit: Hit) -> None:
-        """Note that a text is written in this namespace, if its first block was not found."""
+        """Note that a text is written in this namespace, and who is there."""
+        salt = seq.request.namespace.salt
+        if self._salt is None:
+            self._salt = salt
+        self._alone = self._alone and salt == self._salt
         if seq.units and hit.tokens < self._groups.align:
             self._first_texts.put(_first_text(seq), seq.request.namespace)
 
@@ -94,6 +104,15 @@ class MissFinder:
             return None
         left = (departures.get(group, text.key) for group, text in lacking)
         return next((one for one in left if one is not None), None)
+
+    def _diverges(self, seq: Sequence, hit: Hit, whole: int) -> bool:
+        """True if another text goes on where this one was found to end."""
+        ends = [block for block in hit.tails if block is not None]
+        if not ends:
+            return whole > 0 and self._has_siblings(seq, whole)
+        # The end of an earlier turn, taken whole, is left by nobody.
+        sizes = self._groups.sizes
+        return any(len(end.tokens) > hit.tokens % sizes[end.group] * TOKEN_BYTES for end in ends)
 
     def _has_siblings(self, seq: Sequence, start: int) -> bool:
         """True if other committed texts go on where this one was found to end."""

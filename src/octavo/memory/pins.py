@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from octavo.contract.ids import BlockKey
@@ -57,28 +57,38 @@ class Pins:
         """True if a pin holds the block's text."""
         return (block.group, block.key) in self._holders
 
-    def check_limit(self, account: Account, name: str, labels: Iterable[Label]) -> None:
-        """Raise RequestError if these texts are more than may still be pinned."""
-        pin = self._pins.get((account.name, name))
-        new = [label for label in labels if pin is None or label not in pin.labels]
+    def check_limit(self, account: Account, wanted: Mapping[str, Iterable[Label]]) -> None:
+        """Raise RequestError if these texts, by name of a pin, are more than may still be pinned.
+
+        Where nothing may be pinned, any name is one too many.
+        """
+        if not wanted:
+            return
+        named = ("pin " if len(wanted) == 1 else "pins ") + ", ".join(map(repr, wanted))
         have, most = self._texts_of[account], account.most_pinned
-        if have + len(new) > most:
-            way_out = (
-                "shorten the range, let go of another pin with unpin(name), or raise pin_limit"
-                if most
-                else "build the engine with pin_limit, the share of the KV memory that may be "
-                "pinned (0.2, for example)"
-            )
+        if not most:
             raise RequestError(
-                f"pin {name!r} needs {len(new)} more blocks, and {have} of at most {most} are "
+                f"{named}: tenant {account.name!r} may pin 0 blocks: build the engine with "
+                "pin_limit, the share of the KV memory that may be pinned (0.2, for example), or "
+                "with a greater one"
+            )
+        new = [
+            label
+            for name, labels in wanted.items()
+            for label in labels
+            if label not in self._labels_of(account, name)
+        ]
+        way_out = "shorten the range, let go of another pin with unpin(name), or raise pin_limit"
+        if have + len(new) > most:
+            raise RequestError(
+                f"{named} needs {len(new)} more blocks, and {have} of at most {most} are "
                 f"pinned by tenant {account.name!r}: {way_out}"
             )
-        fresh = sum(label not in self._holders for label in new)
+        fresh = len({label for label in new if label not in self._holders})
         if len(self._holders) + fresh > self._most:
             raise RequestError(
-                f"pin {name!r} needs {fresh} more blocks, and {len(self._holders)} of at most "
-                f"{self._most} are pinned by all tenants: shorten the range, let go of another pin "
-                "with unpin(name), or raise pin_limit"
+                f"{named} needs {fresh} more blocks, and {len(self._holders)} of at most "
+                f"{self._most} are pinned by all tenants: {way_out}"
             )
 
     def hold(self, account: Account, name: str, labels: Iterable[Label]) -> Pin:
@@ -129,6 +139,10 @@ class Pins:
         ending = {name for name, pin in self._pins.items() if not pin.users}
         if {name for name in self._pins if name in self._timers} != ending:
             raise Corrupted("a pin without a live request has no deadline, or one with has")
+
+    def _labels_of(self, account: Account, name: str) -> Mapping[Label, None]:
+        pin = self._pins.get((account.name, name))
+        return {} if pin is None else pin.labels
 
     def _end(self, names: Iterable[_Name]) -> None:
         gone: list[Label] = []

@@ -41,16 +41,18 @@ class Retentions:
             return
         account = self._shelves.shares.account(request.tenant)
         keeps = keeps_of(request.retention, len(request.prompt))
-        wanted = {
-            one.pin: (one.ttl_s or PIN_TTL_S, self._labels(request, one))
-            for one in request.retention
-            if one.pin is not None
-        }
-        for name, (_, labels) in wanted.items():
-            self._pins.check_limit(account, name, labels)
+        wanted: dict[str, dict[Label, None]] = {}
+        times: dict[str, float] = {}
+        for one in request.retention:
+            if one.pin is not None:
+                labels = wanted.setdefault(one.pin, {})
+                labels.update(dict.fromkeys(self._labels(request, one)))
+                times[one.pin] = max(times.get(one.pin, 0.0), one.ttl_s or PIN_TTL_S)
+        self._pins.check_limit(account, wanted)
         pins = [
-            (self._pins.hold(account, name, labels), ttl_s)
-            for name, (ttl_s, labels) in wanted.items()
+            (self._pins.hold(account, name, labels), times[name])
+            for name, labels in wanted.items()
+            if labels  # a range without a full block has nothing to hold
         ]
         self._asked[request.id] = (keeps, pins)
         self._seen = True

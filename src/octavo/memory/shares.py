@@ -127,8 +127,7 @@ class Shares:
 
     def ceiling(self, account: Account) -> int:
         """Most blocks that one text of a tenant can count on, whatever others keep or pin."""
-        others = self._guaranteed - account.guaranteed
-        return min(account.maximum - account.most_pinned, self.size - others - self.most_pinned)
+        return min(account.maximum - account.most_pinned, self._beside(account))
 
     # ── what can be given ─────────────────────────────────────────────────────────────────
 
@@ -157,8 +156,11 @@ class Shares:
         """How many blocks must come back before a tenant can be promised so many more.
 
         Of its own, and of all; below 0: as many are left over. others: cached blocks of other
-        tenants that it takes up. reserve: blocks of all that are to be left over.
+        tenants that it takes up. reserve: blocks of all that are to be left over, as far as there
+        can be that many: what others are guaranteed or may pin need never come back.
         """
+        spare = self._beside(account) - blocks
+        reserve = min(reserve, max(0, spare))
         claimed = self._claimed_now() - account.claimed
         for other, count in others.items():
             claimed += max(0, other.locked + other.owed + count - other.claimed)
@@ -283,6 +285,10 @@ class Shares:
             raise Corrupted("; ".join(wrong))
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _beside(self, account: Account) -> int:
+        """Blocks beside what others are guaranteed, and what all may pin."""
+        return self.size - (self._guaranteed - account.guaranteed) - self.most_pinned
 
     def _claimed_now(self) -> int:
         self._sum_up()

@@ -179,12 +179,11 @@ class Shelves:
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
     def _let_go(self, labels: Iterable[Label]) -> None:
-        """Put what a pin held onto the shelves."""
-        for label in labels:
-            block = self._pinned.get(label)
-            if block is not None:
-                self._unpin(block)
-                self.add(block)
+        """Put what pins held onto the shelves, tails first: a suffix needs its prefix."""
+        blocks = [self._pinned[label] for label in labels if label in self._pinned]
+        for block in sorted(blocks, key=lambda block: -block.depth):
+            self._unpin(block)
+            self.add(block)
 
     def _pin(self, block: Block, account: Account) -> None:
         assert block.key is not None, f"{block} holds no text to pin"

@@ -24,7 +24,7 @@ class Roster:
         self.loading = Ranked()
         self.refused: dict[SeqId, bool] = {}
         """Waiting sequences that found no room, True: since their tenant is at its maximum.
-        Forgotten as soon as something has come back."""
+        Forgotten as soon as something has come back, or somebody no longer waits."""
         self.concluded = -1
         """`waiting.changes` when nobody who waits found room; -1 once something has come back."""
         self.step: StepId = 0
@@ -40,7 +40,7 @@ class Roster:
         self._seen = 0
 
     def reconsider(self) -> None:
-        """Note that something has come back: who found no room may find some."""
+        """Note that something has come back or left the queue: who found no room may find some."""
         self.refused.clear()
         self.concluded = -1
 
@@ -121,7 +121,7 @@ class Roster:
             if seq is not None:
                 seq.paused = paused
         # Somebody may wait behind one that found no room and no longer stands in the way.
-        self.concluded = -1
+        self.reconsider()
 
     # ── and change phase ──────────────────────────────────────────────────────────────────
 
@@ -240,9 +240,9 @@ class Roster:
         }
         if seq.phase in queues:
             queues[seq.phase].remove(seq)
+            self.reconsider()
         if seq.phase in _ACTIVE:
             seq.known_past = False
             # The step being planned counts as in flight: it may copy from these blocks.
             self._cache.release(seq, self.step + 1, returns=returns)
             self._ended.append(seq.id)
-            self.reconsider()

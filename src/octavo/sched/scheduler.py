@@ -108,6 +108,11 @@ class Scheduler:
         self._roster.reconsider()
         return self._cache.unpin(tenant, name)
 
+    def clear_cache(self) -> int:
+        """Forget cached texts that no sequence uses; returns the number of blocks."""
+        self._roster.reconsider()
+        return self._cache.clear()
+
     @property
     def busy(self) -> bool:
         """True while a request is not finished."""
@@ -231,7 +236,8 @@ class Scheduler:
         """Preempt sequences worse than one until `extend` works; False: it has to stand still."""
         while not extend():
             worse = self._worse_than(seq)
-            victim = next((v for v in worse if not draft.spares or self._may_lose(v, seq)), None)
+            of_use = (v for v in worse if self._cache.serves(v, seq))
+            victim = next((v for v in of_use if not (draft.spares and self._spared(v))), None)
             if victim is None:
                 return False
             self._preempt(victim, draft)
@@ -241,10 +247,6 @@ class Scheduler:
         """Running sequences of a worse rank, worst first. None of them has a slice yet."""
         worse = takewhile(lambda other: other.rank > seq.rank, self._roster.running.worst_first())
         return [other for other in worse if not (seq.beam and other.request is seq.request)]
-
-    def _may_lose(self, victim: Sequence, seq: Sequence) -> bool:
-        """Say whether a victim's blocks may go to `seq`, and would be of use to it."""
-        return not self._spared(victim) and self._cache.serves(victim, seq)
 
     def _spared(self, seq: Sequence) -> bool:
         return seq.length < seq.spared_until
@@ -278,8 +280,11 @@ class Scheduler:
                     walk.pass_over(seq)
                     passed += 1
                     continue
-                may = not full or self._cache.standing(seq, hit).entitled
-                if may and self._admit(seq, hit, draft, now_s):
+                if full and not self._cache.standing(seq, hit).entitled:
+                    # Behind somebody else, not refused: it may fit once that one is gone.
+                    walk.skip(seq.request.tenant)
+                    continue
+                if self._admit(seq, hit, draft, now_s):
                     quota -= 1
                     continue
                 own = roster.refused[seq.id] = self._cache.standing(seq, hit).full

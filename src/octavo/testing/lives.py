@@ -169,7 +169,7 @@ class Life:
             self.dropped.add(request_id)
             self.driver.scheduler.finish(request_id, draw.randint(0, 2))
         elif what < 0.35:
-            self.driver.cache.clear()
+            self.driver.scheduler.clear_cache()
         elif what < 0.39 and self.driver.requests:
             change = draw.choice((self.driver.scheduler.pause, self.driver.scheduler.resume))
             change(draw.choice(sorted(self.driver.requests)), draw.randint(0, 2))
