@@ -134,7 +134,8 @@ class Life:
         )
         if whole.end != middle or middle == length:
             return (whole,)
-        return (whole, Retention(middle, priority=draw.choice((10, 90)), ttl_s=5))
+        priority = draw.choice((10, 90))
+        return (whole, Retention(middle, priority=priority, ttl_s=5, pin=whole.pin))
 
     def _contiguous(self, rule: str, depth: int, order: str, limits: tuple[int, int]) -> Driver:
         longest = min(32, 4 * (1 << (self.blocks.bit_length() - 1)))
