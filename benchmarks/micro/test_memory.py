@@ -34,7 +34,7 @@ class Visits:
 
     def visit(self, seq, step) -> int:
         cache = self.desk.cache
-        cache.begin_step(0.0)
+        cache.pass_time(0.0)
         hit = cache.lookup(seq)
         cache.explain(seq, hit)
         assert cache.admit(seq, hit, PROMPT, step)
