@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from random import Random
 
 import pytest
 
 from octavo.errors import Corrupted
+from octavo.testing.calls import calls_of
 from octavo.testing.desk import Desk
 
 TEXT = list(range(100, 112))
@@ -292,18 +292,7 @@ def calls_of_an_extension(length):
     desk.cache.growth(seq)
     desk.commit()
     seq.tokens.append(1)
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        desk.cache.extend(seq, length + 1, desk.step)
-    finally:
-        sys.setprofile(None)
-    return calls
+    return calls_of(lambda: desk.cache.extend(seq, length + 1, desk.step))
 
 
 def test_extending_ten_million_tokens_costs_what_extending_a_thousand_costs():

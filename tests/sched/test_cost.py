@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from octavo.sched.limits import Limits
+from octavo.testing.calls import calls_of
 from octavo.testing.driver import Driver, make_cache, make_request
 
 
@@ -23,22 +22,6 @@ class CountingCache:
 
     def __getattr__(self, name):
         return getattr(self._cache, name)
-
-
-def calls_of(action):
-    """Count the calls, Python's and C's, of an action."""
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 def queued(waiting, *, order="fcfs", blocks=40, max_num_seqs=4):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from random import Random
 
 import pytest
@@ -15,6 +14,7 @@ from octavo.sched.depth_first import DepthFirst
 from octavo.sched.limits import Limits
 from octavo.sched.longest_prefix import LongestPrefix
 from octavo.sched.order import ORDERS
+from octavo.testing.calls import calls_of
 from octavo.testing.driver import Driver, make_regions, make_request
 
 BLOCK = 4
@@ -48,22 +48,6 @@ def served(driver):
 
 def driver_of(order, *, blocks=26, max_num_seqs=1, **options):
     return Driver.paged(blocks, order=order, max_num_seqs=max_num_seqs, **options)
-
-
-def calls_of(action):
-    """Count the calls, Python's and C's, of an action."""
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 def computed(driver):
