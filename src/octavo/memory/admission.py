@@ -105,7 +105,7 @@ class Admission:
         holder, and one that the hit counts on is not free for anything else.
         """
         counted_on = {block.id for run in hit.runs for tier, block in run if tier == 0}
-        blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
+        blocks, payer = self._pool.blocks, self._pool.shelves.pins.payer
         gone: Counter[BlockId] = Counter()
         forecast = Forecast(self._account(seq), *self._shortages(seq, hit, alone=alone))
         for victim, table in victims:
@@ -117,7 +117,7 @@ class Admission:
                 one = blocks[i]
                 if gone[i] == one.refs and i not in counted_on:
                     cached = one.key is not None or i in ends
-                    forecast.release(one, pinned=would_pin(one), cached=cached)
+                    forecast.returns.add(one, payer(one), cached=cached)
             forecast.settle(table.account, table.owed)
             yield forecast.relief()
 

@@ -11,7 +11,7 @@ from octavo.memory.block import Block
 from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
 from octavo.memory.promises import Promises
-from octavo.memory.shares import Account
+from octavo.memory.shares import Account, Returns
 from octavo.memory.table import Table
 
 
@@ -77,21 +77,16 @@ class Allocator:
         share a tail, the last may keep it if nobody else holds it; a passed block comes back with
         its last holder, unless a pin keeps it.
         """
-        blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
+        blocks, shelves, shares = self._pool.blocks, self._pool.shelves, self._pool.shares
         tails = Counter(i for table, start in tables for i in self._tail(table, start))
         passed = Counter(i for table, start in tables for i in self._passed(table, start))
         copies = sum(n - (blocks[i].refs == n) for i, n in tails.items())
-        back, pinned = Counter[Account](), Counter[Account]()
+        returns = Returns()
         for block_id, count in passed.items():
             block = blocks[block_id]
-            if block.refs == count and block.account is not None:
-                back[block.account] += 1
-                pinned[block.account] += would_pin(block)
-        for owner, count in pinned.items():
-            back[owner] -= min(count, owner.most_pinned - owner.pinned)
-        own = back.pop(account, 0)
-        lent = sum(self._pool.shares.surplus_of(owner, count) for owner, count in back.items())
-        return copies - own, lent
+            if block.refs == count:
+                returns.add(block, shelves.pins.payer(block), cached=block.key is not None)
+        return copies - returns.back[account], shares.lent(returns, account)
 
     def _missing(self, table: Table, upto: int) -> list[int]:
         """Per group, the blocks that a table lacks for `upto` tokens."""

@@ -188,6 +188,9 @@ class RegionCache:
                 "reservation on_demand"
             )
 
+    def withdraw(self, request: Request) -> None:
+        """Nothing was taken in."""
+
     def part(self, request: Request) -> None:
         """Nothing was taken in."""
 

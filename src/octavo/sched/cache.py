@@ -44,6 +44,10 @@ class Cache(Protocol):
         """
         ...
 
+    def withdraw(self, request: Request) -> None:
+        """Take back what `expect` took in, as if it had never been asked; `part` follows."""
+        ...
+
     def part(self, request: Request) -> None:
         """All sequences of a request have ended."""
         ...

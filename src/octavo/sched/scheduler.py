@@ -82,6 +82,12 @@ class Scheduler:
             if seq.phase is not Phase.FINISHED:
                 self._roster.end(seq)
 
+    def withdraw(self, request_id: str) -> None:
+        """End a request and take back its pins, since it should not have come; else as `abort`."""
+        for seq in self._roster.choices(request_id)[:1]:
+            self._cache.withdraw(seq.request)
+        self.abort(request_id)
+
     def finish(self, request_id: str, index: int) -> None:
         """End one choice now, since its text is complete. Unknown or ended: no effect.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.contract.batch import Batch, Sample
 from octavo.contract.hint import CacheHint, Word
+from octavo.contract.request import Request
 from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.errors import RequestError
 from octavo.memory.eviction import EvictionPolicy
@@ -159,8 +160,7 @@ class Life:
         draw = self.random
         what = draw.random()
         if what < 0.25:
-            for _ in range(draw.choice((1, 1, 2, 4))):
-                self._add()
+            self._call(draw.choice((1, 1, 2, 4)))
         elif what < 0.30 and self.driver.requests:
             request_id = draw.choice(sorted(self.driver.requests))
             self.dropped.add(request_id)
@@ -189,14 +189,32 @@ class Life:
             "early_stopping": self.random.choice((True, False, "never")),
         }
 
-    def _add(self) -> None:
+    def _call(self, prompts: int) -> None:
+        """Make requests; some are one call, of which nothing stays if one is refused."""
+        together = self.count % 2 == 0
+        made: list[str] = []
+        for _ in range(prompts):
+            request = self._request()
+            try:
+                self.driver.add(request)
+                made.append(request.id)
+            except RequestError:
+                if together:
+                    break
+        else:
+            return
+        self.dropped.update(made)
+        for request_id in made:
+            self.driver.scheduler.withdraw(request_id)
+
+    def _request(self) -> Request:
         draw = self.random
         self.count += 1
         prefix = draw.choice(_PREFIXES)[: draw.choice((4, 8, 30))]
         tail = [draw.randrange(VOCAB) for _ in range(draw.choice((0, 0, 1, 3, 9)))]
         beams = self.driver.cache.shares and draw.random() < 0.3
         search = self._search() if beams else {}
-        request = make_request(
+        return make_request(
             f"r{self.count}",
             prefix + tail,
             n=1 if beams else draw.choice((1, 1, 1, 2, 4)),
@@ -214,7 +232,3 @@ class Life:
             retention=self._retention(len(prefix + tail)),
             **search,
         )
-        try:
-            self.driver.add(request)
-        except RequestError:
-            return
