@@ -167,6 +167,19 @@ def test_an_urgent_request_beyond_its_maximum_displaces_nobody_elses():
     assert set(running(driver)) == {"d", "a1"}
 
 
+def test_an_urgent_request_that_is_paused_does_not_keep_others_of_its_tenant_from_displacing():
+    driver = driver_of(20, order="priority", max_num_seqs=9)
+    driver.add_all(request(f"slow{i}", "default", i, 9, priority=5, max_tokens=9) for i in (1, 2))
+    driver.step()
+    driver.add(request("paused", "default", 3, 8, priority=0, max_tokens=9))
+    driver.scheduler.pause("paused", 0)
+
+    driver.add(request("urgent", "default", 4, 8, priority=0, max_tokens=9))
+    driver.step()
+
+    assert running(driver) == ["urgent", "slow1"]
+
+
 def test_a_request_that_can_never_fit_is_refused_at_once():
     driver = driver_of(20, ("a", 0.0, 0.25))
 

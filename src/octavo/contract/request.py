@@ -103,6 +103,7 @@ class Sequence:
         "cached_tokens",
         "failures",
         "forks",
+        "gives_way",
         "id",
         "index",
         "keys",
@@ -179,6 +180,8 @@ class Sequence:
         """Tokens whose KV was given up by the last preemption."""
         self.paused = False
         """It is given no tokens for now."""
+        self.gives_way = False
+        """Paused, and whoever can go on may have its blocks, whatever the ranks."""
         self.preemptions = 0
         self.failures = 0
         self.spared_until = 0

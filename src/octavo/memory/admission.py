@@ -85,16 +85,20 @@ class Admission:
         blocks = 1 if hit is None else self._need(seq, hit)[0]
         return Standing(self._shares.full(account, blocks), self._shares.entitled(account, blocks))
 
-    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
-        """Return True if `seq`, to be admitted or running, could use what the victim gives back."""
-        own, other = self._account(seq), self._account(victim)
-        if own is other:
-            return True
+    def useful(
+        self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None
+    ) -> Iterator[Sequence]:
+        """Yield the victims of which `seq`, to be admitted or running, could use what they free."""
+        own = self._account(seq)
         if hit is not None:
             blocks = self._need(seq, hit)[0]
         else:
             blocks = seq.request.sampling.choices if seq.beam else 1
-        return not self._shares.full(own, blocks) and self._shares.surplus(other)
+        full = self._shares.full(own, blocks)
+        for victim in victims:
+            other = self._account(victim)
+            if own is other or (not full and self._shares.surplus(other)):
+                yield victim
 
     def relief(
         self, seq: Sequence, hit: Hit, victims: Iterable[tuple[Sequence, Table]], *, alone: bool

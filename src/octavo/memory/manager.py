@@ -117,9 +117,11 @@ class KVCacheManager:
         """Where a sequence's tenant would stand if it were admitted, or given one more block."""
         return self._admission.standing(seq, hit)
 
-    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
-        """True if `seq`, found so far or running, could use what the victim would give back."""
-        return self._admission.serves(victim, seq, hit)
+    def useful(
+        self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None = None
+    ) -> Iterator[Sequence]:
+        """Yield victims whose blocks `seq`, found so far or running, could use."""
+        return self._admission.useful(victims, seq, hit)
 
     # ── requests ──────────────────────────────────────────────────────────────────────────
 

@@ -181,8 +181,8 @@ class Shares:
         return account.locked + account.owed + blocks <= account.guaranteed
 
     def surplus(self, account: Account) -> bool:
-        """True if others can use what this tenant's sequences would give back."""
-        return account.locked + account.owed > min(account.guaranteed, account.live)
+        """True if others can be given blocks that this tenant's sequences give back."""
+        return account.locked > account.guaranteed
 
     # ── who gives up a block ──────────────────────────────────────────────────────────────
 
