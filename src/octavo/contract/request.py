@@ -101,6 +101,7 @@ class Sequence:
     __slots__ = (
         "beam",
         "cached_tokens",
+        "counts_hits",
         "failures",
         "forks",
         "gives_way",
@@ -172,6 +173,8 @@ class Sequence:
         """What is known of them, in order."""
         self.cached_tokens: int | None = None
         """Prompt tokens found in memory when the sequence was first admitted."""
+        self.counts_hits = False
+        """It runs since then, so that what it takes over is found too; never true of a fork."""
         self.miss: Miss | None = None
         """Why no more of them was found; also what only the operator may know."""
         self.load_deadline_s = 0.0

@@ -148,6 +148,8 @@ class Roster:
         seq.lost_tokens = 0
         if seq.cached_tokens is None:
             seq.cached_tokens = tokens
+            seq.counts_hits = True
+            self._stats.prefix_queries += 1
             self._stats.prefix_query_tokens += seq.prompt_length
             self._stats.prefix_hit_tokens += tokens
             if seq.miss is not None:
@@ -247,7 +249,7 @@ class Roster:
             queues[seq.phase].remove(seq)
             self.reconsider()
         if seq.phase in _ACTIVE:
-            seq.known_past = False
+            seq.known_past = seq.counts_hits = False
             # The step being planned counts as in flight: it may copy from these blocks.
             self._cache.release(seq, self.step + 1, returns=returns)
             self._ended.append(seq.id)

@@ -372,8 +372,8 @@ class Scheduler:
 
     def _adopt(self, seq: Sequence) -> int:
         gained = self._cache.adopt(seq)
-        if gained and not seq.preemptions and seq.cached_tokens is not None:
-            seq.cached_tokens += gained
+        if gained and seq.counts_hits:
+            seq.cached_tokens = (seq.cached_tokens or 0) + gained
             self.stats.prefix_hit_tokens += gained
             if seq.miss is not None:
                 seq.miss = self.stats.shorten(seq.miss, gained)

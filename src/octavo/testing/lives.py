@@ -55,6 +55,7 @@ class Life:
         """tenants: some of them have shares, and requests pin and keep. order: None: drawn."""
         self.tenants = [DEFAULT_TENANT]
         self.retains = tenants
+        self.scores = seed % 2 == 0
         self.random = Random(seed)
         draw = self.random
         self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
@@ -99,6 +100,7 @@ class Life:
             self._act()
             self.driver.cache.check()
             self.driver.check_answers()
+            self._every_prompt_token_is_counted_once()
         self.quiet = True
         self._nobody_waits_for_paused_ones()
         for request_id, index in self.driver.answers:
@@ -113,6 +115,17 @@ class Life:
             assert answer.finish is not None or request_id in self.dropped, "no answer"
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _every_prompt_token_is_counted_once(self) -> None:
+        """Assert that it was found, or missed, or had to be computed in any case."""
+        stats = self.driver.scheduler.stats
+        assert min(stats.missed_tokens.values(), default=0) >= 0, f"{stats.missed_tokens}"
+        known = stats.prefix_hit_tokens + sum(stats.missed_tokens.values())
+        rest = stats.prefix_query_tokens - known
+        if self.driver.cache.shares:  # else nothing is looked for
+            least = stats.prefix_queries
+            right = rest >= least if self.scores else rest == least
+            assert right, f"{rest} tokens neither found nor missed, by {least} prompts"
 
     def _nobody_waits_for_paused_ones(self) -> None:
         """Assert that all others are answered; a fixed batch alone waits for its slowest."""
@@ -248,7 +261,7 @@ class Life:
             cache_hints=random_hints(draw),
             presence_penalty=draw.choice((0.0, 0.0, 1.0)),
             logprobs=None if beams else draw.choice((None, None, 0)),
-            prompt_logprobs=draw.choice((None, None, 0)),
+            prompt_logprobs=draw.choice((None, None, 0)) if self.scores else None,
             tenant=draw.choice(self.tenants) if self.retains else DEFAULT_TENANT,
             retention=self._retention(len(prefix + tail)),
             **search,
