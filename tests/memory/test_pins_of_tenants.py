@@ -125,6 +125,23 @@ def test_a_tenant_that_uses_all_of_its_maximum_gives_back_first_what_its_request
     assert known(desk) == 3 * BLOCK
 
 
+def test_above_its_maximum_a_text_goes_on_in_the_blocks_that_it_has():
+    desk = desk_of(20, ("a", 0.0, 0.5))
+    serve(desk, RULES)
+    parent = desk.running(range(100, 100 + 5 * BLOCK - 2), tenant="a")
+    child = desk.fork(parent)
+    desk.running(range(200, 200 + 5 * BLOCK - 1), tenant="a")
+    desk.commit()
+    desk.waiting([*RULES, 0], tenant="a", retention=PIN)
+
+    assert not desk.extend(child, 7)
+    desk.cache.release(child, 0)
+
+    assert desk.extend(parent, 7)
+    assert not desk.extend(parent, 8, 9)
+    desk.cache.check()
+
+
 # ── from when it is accepted ──────────────────────────────────────────────────────────────
 
 
