@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import SupportsIndex, cast
+from typing import SupportsIndex, TypeGuard, cast
 
 from octavo.errors import ConfigError
 from octavo.parameters import write_setting
@@ -146,16 +146,16 @@ class EngineConfig:
         share = cast("object", self.gpu_memory_utilization)
         if share is None:
             return
-        if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) <= 1:
+        if not (_is_number(share) and 0 < share <= 1):
             raise ConfigError(
-                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
+                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r:.80}"
             )
         object.__setattr__(self, "gpu_memory_utilization", float(share))
 
     def _settle_pin_limit(self) -> None:
         share = cast("object", self.pin_limit)
-        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= float(share) < 1:
-            raise ConfigError(f"pin_limit must be a share from 0 to below 1, got {share!r}")
+        if not (_is_number(share) and 0 <= share < 1):
+            raise ConfigError(f"pin_limit must be a share from 0 to below 1, got {share!r:.80}")
         object.__setattr__(self, "pin_limit", float(share))
 
     def _check_load(self) -> None:
@@ -187,3 +187,8 @@ class EngineConfig:
         self._settle_count("threads", least=1)
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """True of a number of any kind, numpy's included; it may be too large for a float."""
+    return not isinstance(value, bool) and isinstance(value, Real)

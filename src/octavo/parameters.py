@@ -40,7 +40,7 @@ def write_setting(what: str, setting: object) -> str:
     if isinstance(setting, str):
         return setting
     if not isinstance(setting, Mapping):
-        raise ConfigError(f"{what} must be a name, or a mapping with a name, got {setting!r}")
+        raise ConfigError(f"{what} must be a name, or a mapping with a name, got {setting!r:.80}")
     fields = dict(cast("Mapping[object, object]", setting))
     _check_fields(what, fields)
     return json.dumps(fields)
@@ -54,7 +54,9 @@ def read_setting(what: str, text: str) -> tuple[str, dict[str, Value]]:
     if not text.lstrip().startswith("{"):
         return text, {}
     try:
-        fields: object = json.loads(text)
+        fields = read_json(what, text)
+    except ConfigError:  # a ValueError too
+        raise
     except ValueError:
         fields = _read_flow(what, text)
     assert isinstance(fields, dict)  # it begins with a brace
@@ -62,6 +64,33 @@ def read_setting(what: str, text: str) -> tuple[str, dict[str, Value]]:
     name = checked.pop(NAME)
     assert isinstance(name, str)
     return name, checked
+
+
+def read_json(what: str, text: str) -> object:
+    """Read JSON. Raises ConfigError for a key that stands twice, ValueError for what is no JSON."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        fields: dict[str, object] = {}
+        for key, value in pairs:
+            if key in fields:
+                raise _Twice(key)
+            fields[key] = value
+        return fields
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except _Twice as error:
+        raise _given_twice(what, text, error.args[0]) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class _Twice(Exception):
+    """An object has a key more than once."""
+
+
+def _given_twice(what: str, text: str, key: str) -> ConfigError:
+    return ConfigError(f"{what} {text:.80} gives {key} twice: leave one out")
 
 
 def with_parameters(
@@ -83,7 +112,9 @@ def with_parameters(
         if kinds is None:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[key] != "bool"):
-            raise ConfigError(f"{what} {name}: {key} must be of type {known[key]}, got {value!r}")
+            raise ConfigError(
+                f"{what} {name}: {key} must be of type {known[key]}, got {value!r:.80}"
+            )
         if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:  # nor is NaN
             raise ConfigError(
                 f"{what} {name}: {key} must be a number of at most {_LARGEST:.0e} in size, "
@@ -111,11 +142,13 @@ def _check_fields(what: str, fields: dict[object, object]) -> dict[str, Value]:
         if not isinstance(key, str):
             raise ConfigError(f"{what}: the names of parameters must be text, got {key!r}")
         if not isinstance(value, str | int | float):
-            raise ConfigError(f"{what}: {key} must be a text, a number or a bool, got {value!r}")
+            raise ConfigError(
+                f"{what}: {key} must be a text, a number or a bool, got {value!r:.80}"
+            )
         checked[key] = value
     name = checked.get(NAME)
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{what} {fields!r} names nothing: give {{name: lru}}, for example")
+        raise ConfigError(f"{what} {fields!r:.80} names nothing: give {{name: lru}}, for example")
     return checked
 
 
@@ -131,13 +164,13 @@ def _read_flow(what: str, text: str) -> dict[str, Value]:
             break
         key = item["key"].strip("\"'")
         if key in fields:
-            raise ConfigError(f"{what} {text} gives {key} twice")
+            raise _given_twice(what, text, key)
         fields[key] = _scalar(item["value"].strip())
         inside = rest[1:].lstrip()
         if not inside:
             return fields
     raise ConfigError(
-        f"{what} {text} cannot be read: write a name, or {{name: lfu, remember: 4}}, or JSON"
+        f"{what} {text:.80} cannot be read: write a name, or {{name: lfu, remember: 4}}, or JSON"
     )
 
 
@@ -146,6 +179,6 @@ def _scalar(text: str) -> Value:
         return text[1:-1]
     try:
         value: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text

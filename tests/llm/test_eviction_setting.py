@@ -45,7 +45,7 @@ def test_a_name_alone_has_no_parameters():
     ["{", "{}", "{lfu}", "{name lfu}", "{name: lfu remember: 4}", "{name: lfu", "{name: lfu}}",
      "{name: {name: lfu}}", "{name: lfu, : 4}", "{name: lfu, name: lru}", "{remember: 4}",
      '{"name": "lfu", "remember": [4]}', '{"name": "lfu", "remember": null}', '{"name": 3}',
-     "{name: lfu,, remember: 4}"],
+     "{name: lfu,, remember: 4}", '{"name": "lfu", "remember": 1, "remember": 1}'],
 )  # fmt: skip
 def test_what_is_no_mapping_of_a_name_is_refused(text):
     with pytest.raises(ConfigError, match="it"):

@@ -143,6 +143,10 @@ def test_a_wrong_option_is_told_before_anything_runs(llm, options, told):
         ({"a": {"minimum": 0.5}}, "no share 'minimum'; it has: guaranteed, maximum"),
         ({"a": {"maximum": 2}}, "maximum of 'a' must be a share from 0 to 1, got 2"),
         ({"a": {"guaranteed": True}}, "guaranteed of 'a' must be a share"),
+        ({"a": {"guaranteed": 10**400}}, "guaranteed of 'a' must be a share"),
+        ('{"a": {}, "a": {}}', "gives a twice: leave one out"),
+        ('{"a": {"maximum": 1, "maximum": 0.5}}', "gives maximum twice"),
+        ("[" * 99_999, "is no JSON .it is nested too deeply"),
         ({"a": {"guaranteed": 0.5, "maximum": 0.4}}, "more than its maximum of 0.4"),
         ({"a": {"guaranteed": 0.6}, "b": {"guaranteed": 0.6}}, "guaranteed 1.2 of the KV memory"),
     ],
@@ -152,7 +156,7 @@ def test_wrong_shares_are_told(setting, told):
         EngineConfig(tenants=setting)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1, "half", True])
+@pytest.mark.parametrize("share", [-0.1, 1, "half", True, 10**400, float("nan")])
 def test_a_wrong_limit_on_pins_is_told(share):
     with pytest.raises(ConfigError, match="pin_limit must be a share from 0 to below 1"):
         EngineConfig(pin_limit=share)
@@ -165,9 +169,11 @@ def test_shares_as_json_and_as_a_mapping_are_one_setting():
 
 
 @pytest.mark.parametrize(
-    "options", [{"tenants": {"a": {}}}, {"pin_limit": 0.2}], ids=["tenants", "pin_limit"]
+    "options",
+    [{"tenants": {"a": {}}}, {"pin_limit": 0.2}, {"eviction_policy": "lfu"}],
+    ids=["tenants", "pin_limit", "eviction_policy"],
 )
-def test_contiguous_baselines_know_neither_tenants_nor_pins(tiny_gguf, options):
+def test_contiguous_baselines_know_neither_tenants_nor_pins_nor_policies(tiny_gguf, options):
     with pytest.raises(ConfigError, match=r"needs blocks that are shared, .* use on_demand"):
         LLM(str(tiny_gguf), reservation="max", **options)
 
