@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -119,11 +120,7 @@ class EngineConfig:
         self._settle_count("kv_cache_memory_bytes", least=1)
         self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
-        record = cast("object", self.record)
-        if isinstance(record, Path):
-            object.__setattr__(self, "record", str(record))
-        elif record is not None and (not isinstance(record, str) or not record):
-            raise ConfigError(f"record must be the path of a file, got {record!r}")
+        self._settle_record()
 
     def _settle_count(self, name: str, *, least: int) -> None:
         """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""
@@ -151,6 +148,19 @@ class EngineConfig:
                 f"gpu_memory_utilization must be above 0 and at most 1, got {share!r:.80}"
             )
         object.__setattr__(self, "gpu_memory_utilization", float(share))
+
+    def _settle_record(self) -> None:
+        record = cast("object", self.record)
+        if record is None:
+            return
+        path = str(record) if isinstance(record, Path) else record
+        try:
+            possible = isinstance(path, str) and path and b"\0" not in os.fsencode(path)
+        except UnicodeEncodeError:
+            possible = False
+        if not possible:
+            raise ConfigError(f"record must be the path of a file, got {record!r:.80}")
+        object.__setattr__(self, "record", path)
 
     def _settle_pin_limit(self) -> None:
         share = cast("object", self.pin_limit)

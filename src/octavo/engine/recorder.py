@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import queue
 import secrets
+import stat
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
@@ -48,10 +51,13 @@ class Recorder:
     Hashes are keyed by a secret that this object alone knows and that is never written, so that
     nobody can find a text by trying. Whatever goes wrong with the file, no step and no request
     hears of it: there is one warning, and recording ends. A process that is forked records nothing.
+    One file is for one recorder at a time, in whichever process.
     """
 
     def __init__(self, path: Path, block_size: int, warn: Callable[[str], None]) -> None:
-        """Begin a recording at the end of a file. Raises ConfigError if it cannot be written.
+        """Begin a recording at the end of a file.
+
+        Raises ConfigError if it cannot be written, or if another recorder writes to it.
 
         warn: told once, from another thread, if recording ends early or leaves something out.
         """
@@ -67,9 +73,12 @@ class Recorder:
         header = RecordingHeader(block_size=block_size, started_s=time.time())
         try:
             self._file = _open(path, msgspec.json.encode(header) + b"\n")
-        except OSError as error:
+        except ConfigError:  # a ValueError too
+            raise
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"record: cannot write to {path}: {error.strerror or error}; name another file"
+                f"record: cannot write to {str(path)!r}: {reason}; name another file"
             ) from None
         self._thread = threading.Thread(target=self._loop, name="octavo-recorder", daemon=True)
         self._thread.start()
@@ -124,7 +133,7 @@ class Recorder:
     # ── in the recorder's thread ──────────────────────────────────────────────────────────
 
     def _loop(self) -> None:
-        with self._file:
+        with self._file, _unlocked_after(self._file):
             while (one := self._ended.get()) is not None:
                 if self._broken:
                     continue
@@ -168,12 +177,38 @@ def _open(path: Path, first: bytes) -> BinaryIO:
     """Open a file for whole lines, behind what is there already, and write the first."""
     file = path.open("ab", buffering=0)
     try:
+        _lock(file, path)
         # What is there may end in a line that was cut off.
         _write(file, b"\n" + first if os.fstat(file.fileno()).st_size else first)
     except BaseException:
         file.close()
         raise
     return file
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Keep other recorders out; the lock ends with the process at the latest."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"record: another engine is recording into {str(path)!r}: close that one, or name "
+            "another file"
+        ) from None
+    except OSError:
+        return  # a file system without locks
+
+
+@contextmanager
+def _unlocked_after(file: BinaryIO) -> Generator[None, None, None]:
+    """Let other recorders in at the end, also where a forked process has the file open still."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
