@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
@@ -17,6 +19,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.recorder import Recorder
 from octavo.errors import ConfigError
 from octavo.memory.policies.lru import Lru
+from octavo.replay.files import open_trace
 from octavo.replay.index import replay_index
 from octavo.replay.recording import read_recording
 from octavo.sched.limits import Limits
@@ -173,7 +176,7 @@ def test_a_recording_is_replayed_with_the_whole_blocks_that_the_engine_found(rec
         prompt += [*recorded.answers[f"turn {turn}", 0], 40 + turn]
     lines = recorded.lines()
 
-    trace = read_recording(recorded.path)
+    trace = read_recording(open_trace(recorded.path))
     tally = replay_index(trace, Lru(), 1000)
 
     assert trace.block_size == BLOCK
@@ -192,7 +195,7 @@ def test_recordings_of_one_file_follow_each_other_and_share_nothing(tmp_path):
         one.run()
         one.engine.close()
 
-    trace = read_recording(path)
+    trace = read_recording(open_trace(path))
 
     assert [len(request.keys) for request in trace.requests] == [3, 3]
     assert trace.requests[0].time_s == 0.0
@@ -206,7 +209,7 @@ def test_a_line_that_was_cut_off_is_left_out(recorded):
     with recorded.path.open("a") as file:
         file.write('{"schema": "request", "time_s": 0.')
 
-    assert len(read_recording(recorded.path).requests) == 1
+    assert len(read_recording(open_trace(recorded.path)).requests) == 1
 
 
 def test_larger_blocks_are_made_of_recorded_ones(recorded):
@@ -216,7 +219,7 @@ def test_larger_blocks_are_made_of_recorded_ones(recorded):
     recorded.run()
     recorded.lines()
 
-    (one,) = in_blocks(read_recording(recorded.path), 2 * BLOCK).requests
+    (one,) = in_blocks(read_recording(open_trace(recorded.path)), 2 * BLOCK).requests
 
     assert (len(one.keys), len(one.answer_keys)) == (1, 1)
 
@@ -236,6 +239,12 @@ LINE = (
         (HEADER + LINE % "AAAAAAAAAAA=", "line 2: 1 blocks for 9 [+] 1 tokens"),
         (HEADER + '{"schema": "other"}', "line 2 is no line of a recording"),
         (HEADER + HEADER.replace("4", "8") + LINE % "", "blocks of 8 tokens after one with 4"),
+        (HEADER.replace("4", "0"), "line 1: block_size must be from 1 to 100000000, got 0"),
+        (HEADER.replace("4", "1" + "0" * 400), "block_size must be from 1 to .*, got 1"),
+        (HEADER + LINE.replace("9", "-9") % "", "line 2: prompt must be from 0 to .*, got -9"),
+        (HEADER + LINE.replace("1,", f"{10**400},") % "", "line 2: output must be from 0 to"),
+        (HEADER.replace(" 0", " 1e308") + LINE.replace(" 0", " 1e308") % "", "time_s must be"),
+        (HEADER + LINE.replace("9", "[" * 99_999) % "", "line 2 is no line of a recording"),
     ],
 )
 def test_a_file_that_is_no_recording_is_refused(tmp_path, text, message):
@@ -243,7 +252,7 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path, text, message):
     path.write_text(text)
 
     with pytest.raises(ConfigError, match=message):
-        read_recording(path)
+        read_recording(open_trace(path))
 
 
 # ── when the file fails ───────────────────────────────────────────────────────────────────
@@ -276,6 +285,41 @@ def test_a_full_disk_costs_one_warning_and_no_answer(recorded):
 def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path):
     with pytest.raises(ConfigError, match=r"record: cannot write to .*name another file"):
         Recorder(tmp_path / "none" / "x.jsonl", 16, print)
+
+
+def test_a_file_is_for_one_process_at_a_time(recorded):
+    code = f"""
+from pathlib import Path
+from octavo.engine.recorder import Recorder
+Recorder(Path({str(recorded.path)!r}), 16, print).close()
+"""
+
+    def other():
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert "another engine is recording into" in other().stderr
+    recorded.engine.close()
+    assert other().returncode == 0
+
+
+def test_a_forked_process_does_not_keep_others_out(recorded):
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(read, 1)
+        os._exit(0)
+    recorded.engine.close()
+
+    Recorder(recorded.path, 16, print).close()
+
+    os.write(write, b".")
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "half \ud800"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match=r"record: cannot write to .*name another file"):
+        Recorder(tmp_path / name, 16, print)
 
 
 def test_a_process_that_is_forked_records_nothing(recorded):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import threading
 
 import pytest
 from replay_traces import mooncake_rows, write_trace
@@ -234,6 +237,44 @@ def test_default_shares_of_less_than_a_block_are_left_out_with_a_word(
 def test_a_trace_that_is_not_there_is_bad_input(tmp_path, capsys):
     assert replay(tmp_path / "none.jsonl") == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\0b", "half \ud800"])
+def test_a_name_that_no_file_can_have_is_bad_input(tmp_path, capsys, name):
+    assert replay(tmp_path / name) == 2
+
+    assert "cannot read" in capsys.readouterr().err
+
+
+# ── from a pipe ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pipe_is_read_once(path, tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer.start()
+
+    assert replay(pipe, "--json") == 0
+
+    writer.join()
+    assert json.loads(capsys.readouterr().out)["trace"]["requests"] == 60
+
+
+def test_a_minus_is_stdin(path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+
+    assert replay("-", "--json") == 0
+
+    assert json.loads(capsys.readouterr().out)["trace"]["name"] == "stdin"
+
+
+def test_stdin_that_is_closed_is_told(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+
+    assert replay("-") == 2
+
+    assert "cannot read 'stdin': stdin is closed, name a file" in capsys.readouterr().err
 
 
 # ── other files than Mooncake's ───────────────────────────────────────────────────────────

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from octavo.replay.trace import Trace
 
 TraceFile = Annotated[
-    Path, Argument(help="A recording, a Mooncake or Azure trace, lengths, or transcripts, …")
+    Path,
+    Argument(help="A recording, a Mooncake or Azure trace, lengths, or transcripts; - is stdin."),
 ]
 Policies = Annotated[
     list[str] | None,

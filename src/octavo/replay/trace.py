@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import Annotated, TypeAlias
+
+import msgspec
 
 from octavo.contract.ids import BlockKey
 from octavo.errors import ConfigError
+
+MOST_TOKENS = 10**8
+"""Of one prompt or answer: no engine takes longer ones, and each block of one takes memory here."""
+MOST_SECONDS = 1e12
+"""Of a time: beyond it the time of one step would be lost in rounding."""
+
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""A length in a file."""
 
 
 @dataclass(frozen=True, slots=True)
