@@ -317,7 +317,8 @@ class LLM:
     def unpin(self, name: str | None = None, *, tenant: str | None = None) -> int:
         """Let go of what `Retention(pin=name)` keeps; None: of every name, or of every tenant.
 
-        Returns the number of blocks it may have held. They stay cached as any others.
+        Returns the number of blocks it may have held, 0 if no such pin holds any more. They stay
+        cached as any others. Raises RequestError for a tenant that there is not.
         """
         with self._lock:
             self._check_usable()

@@ -82,6 +82,16 @@ def test_unpin_lets_go_and_tells_how_much(llm):
     assert llm.unpin() == 0
 
 
+def test_unpin_tells_of_a_tenant_that_there_is_not(tiny_gguf, llm):
+    with pytest.raises(RequestError, match="tenant 'b' is not one of default, a"):
+        llm.unpin("rules", tenant="b")
+    with (
+        LLM(str(tiny_gguf), reservation="max") as other,
+        pytest.raises(RequestError, match="tenant 'b' is not one of default"),
+    ):
+        other.unpin(tenant="b")
+
+
 def test_metrics_tell_of_pins_and_tenants(llm):
     llm.generate(prompt(7), GREEDY, tenant="a", retention=Retention(end=KEPT, pin="rules"))
 
@@ -100,6 +110,8 @@ def test_an_async_engine_takes_the_same_options(tiny_gguf):
             wish = [Retention(end=KEPT, pin="rules")]
             async for _ in llm.generate(prompt(7), GREEDY, retention=wish, tenant="default"):
                 pass
+            with pytest.raises(RequestError, match="tenant 'b' is not one of default"):
+                await llm.unpin("rules", tenant="b")
             return await llm.unpin("rules")
 
     assert asyncio.run(ask()) == KEPT // 16
