@@ -22,11 +22,12 @@ from octavo.interrupts import interrupts_wait
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from octavo.cache_hints import Hint
     from octavo.contract.request import Request
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Hint, Prompt, RequestBuilder, Retentions, Tenants
+    from octavo.prompts import Prompt, RequestBuilder, Retentions, Tenants
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
