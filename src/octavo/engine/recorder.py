@@ -31,14 +31,13 @@ _LAST_WORDS_S = 10.0
 class _Answering:
     """A request whose end has not come."""
 
-    __slots__ = ("began_s", "cached", "finish", "left", "lengths", "request", "text")
+    __slots__ = ("began_s", "cached", "finish", "left", "request", "texts")
 
     def __init__(self, request: Request, began_s: float) -> None:
         self.request = request
         self.began_s = began_s
-        self.text = array("i")
-        """Answer of the first choice."""
-        self.lengths = [0] * request.sampling.choices
+        self.texts = [array("i") for _ in range(request.sampling.choices)]
+        """Answer of each choice."""
         self.left = request.sampling.choices
         """Choices that have not ended."""
         self.cached = 0
@@ -96,9 +95,8 @@ class Recorder:
         one = self._answering.get(update.request_id)
         if one is None:
             return
-        one.lengths[update.index] += len(update.tokens)
+        one.texts[update.index].extend(update.tokens)
         if not update.index:
-            one.text.extend(update.tokens)
             one.cached = update.cached_tokens
         if finish is not None:
             one.left -= 1
@@ -145,24 +143,35 @@ class Recorder:
                     self._complain(f"{self._path} cannot be written ({reason}): all others are")
 
     def _line(self, one: _Answering) -> RecordedLine:
-        request, size = one.request, self._block_size
+        request = one.request
+        prompt = array("i", request.prompt)
+        shared = len(prompt) // self._block_size * self._block_size
+        root = self._hash(request.namespace.root())
+        common = self._hashes(root, prompt[:shared])
+        last = common[-1] if common else root
         # The last token of an answer is not written to memory.
-        text = array("i", request.prompt) + one.text[:-1]
-        key = self._hash(request.namespace.root())
+        own = [self._hashes(last, prompt[shared:] + text[:-1]) for text in one.texts]
+        lengths = [len(text) for text in one.texts]
+        return RecordedLine(
+            time_s=round(one.began_s, 6),
+            prompt=len(request.prompt),
+            output=lengths[0],
+            blocks=pack_hashes(common + own[0]),
+            tenant=self._hash(request.namespace.salt.encode()).hex(),
+            cached=one.cached,
+            outputs=tuple(lengths) if len(lengths) > 1 else (),
+            others=tuple(map(pack_hashes, own[1:])),
+            finish=one.finish,
+        )
+
+    def _hashes(self, key: bytes, text: array[int]) -> list[bytes]:
+        """Return the hashes of a text's full blocks; key: of what stands before it."""
+        size = self._block_size
         hashes: list[bytes] = []
         for start in range(0, len(text) - size + 1, size):
             key = self._hash(key + text[start : start + size].tobytes())
             hashes.append(key)
-        return RecordedLine(
-            time_s=round(one.began_s, 6),
-            prompt=len(request.prompt),
-            output=one.lengths[0],
-            blocks=pack_hashes(hashes),
-            tenant=self._hash(request.namespace.salt.encode()).hex(),
-            cached=one.cached,
-            outputs=tuple(one.lengths) if len(one.lengths) > 1 else (),
-            finish=one.finish,
-        )
+        return hashes
 
     def _hash(self, data: bytes) -> bytes:
         return blake2b(data, digest_size=HASH_BYTES, key=self._secret).digest()

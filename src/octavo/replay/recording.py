@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import msgspec
 
+from octavo.contract.ids import BlockKey
 from octavo.contract.recording import RecordedLine, RecordingHeader, unpack_hashes
 from octavo.errors import ConfigError
 from octavo.replay.files import TraceFile
-from octavo.replay.trace import MOST_SECONDS, MOST_TOKENS, RecordedRequest, Trace
+from octavo.replay.trace import MOST_SECONDS, MOST_TOKENS, RecordedChoice, RecordedRequest, Trace
 
 _Line = RecordingHeader | RecordedLine
 
@@ -67,19 +68,30 @@ def _request(row: RecordedLine, header: RecordingHeader, part: int, where: str) 
         ("prompt", row.prompt, MOST_TOKENS),
         ("output", row.output, MOST_TOKENS),
         ("time_s", time_s, MOST_SECONDS),
+        *(("outputs", count, MOST_TOKENS) for count in row.outputs),
     ):
         if not 0 <= value <= most:
             raise ConfigError(f"{where}: {name} must be from 0 to {most:.0e}, got {value!r:.40}")
-    try:
-        hashes = unpack_hashes(row.blocks)
-    except ValueError as error:
-        raise ConfigError(f"{where}: its blocks cannot be read: {error}") from None
-    full = row.prompt // size
-    if not full <= len(hashes) <= (row.prompt + row.output) // size:
+    if row.others and len(row.others) != len(row.outputs) - 1:
         raise ConfigError(
-            f"{where}: {len(hashes)} blocks for {row.prompt} + {row.output} tokens in blocks of "
-            f"{size}"
+            f"{where}: blocks of {1 + len(row.others)} choices, but {len(row.outputs)} lengths"
         )
-    # Recordings have different secrets: equal hashes of two are chance.
-    keys = tuple(part.to_bytes(4, "little") + one for one in hashes)
-    return RecordedRequest(time_s, row.prompt, row.output, keys[:full], keys[full:])
+
+    def keys(blocks: str, prompt: int, output: int) -> tuple[BlockKey, ...]:
+        try:
+            hashes = unpack_hashes(blocks)
+        except ValueError as error:
+            raise ConfigError(f"{where}: its blocks cannot be read: {error}") from None
+        if not prompt // size <= len(hashes) <= (prompt + output) // size:
+            raise ConfigError(
+                f"{where}: {len(hashes)} blocks for {prompt} + {output} tokens in blocks of {size}"
+            )
+        # Recordings have different secrets: equal hashes of two are chance.
+        return tuple(part.to_bytes(4, "little") + one for one in hashes)
+
+    full, rest = divmod(row.prompt, size)
+    first = keys(row.blocks, row.prompt, row.output)
+    # Recordings of before tell of the first choice alone.
+    others = zip(row.outputs[1:], row.others, strict=False)
+    more = tuple(RecordedChoice(count, keys(blocks, rest, count)) for count, blocks in others)
+    return RecordedRequest(time_s, row.prompt, row.output, first[:full], first[full:], more)
