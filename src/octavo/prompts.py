@@ -309,7 +309,7 @@ def _tenant(name: object) -> str:
 
 def _ranges(wish: object) -> tuple[Retention, ...]:
     ranges = () if wish is None else (wish,) if isinstance(wish, Retention) else wish
-    if not isinstance(ranges, Iterable):
+    if isinstance(ranges, (str, bytes, Mapping)) or not isinstance(ranges, Iterable):
         raise RequestError(f"retention must be a Retention, or several, got {wish!r:.80}")
     several = tuple(cast("Iterable[object]", ranges))
     for one in several:

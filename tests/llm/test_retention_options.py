@@ -124,7 +124,7 @@ def test_an_async_engine_takes_the_same_options(tiny_gguf):
         ({"tenant": 3}, "tenant cannot be 3"),
         ({"tenant": ["a", "a"]}, "1 prompts, but 2 tenant"),
         ({"retention": "high"}, "retention cannot be 'high'"),
-        ({"retention": ["high"]}, "retention must be a Retention, or several, got 'h'"),
+        ({"retention": ["high"]}, "retention must be a Retention, or several, got 'high'"),
         ({"retention": [3]}, "retention must be a Retention, or several, got 3"),
         ({"retention": [[Retention(0, 9), Retention(8)]]}, "must not overlap"),
         (

@@ -353,7 +353,7 @@ def test_the_same_pin_by_many_requests_counts_once():
     for _ in range(9):
         desk.waiting(text(1, 3), retention=(Retention(pin="rules"),))
 
-    with pytest.raises(RequestError, match="needs 1 more blocks, and 3 of at most 3"):
+    with pytest.raises(RequestError, match="needs 1 more block, and 3 of at most 3"):
         desk.waiting(text(2), retention=(Retention(pin="rules"),))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import threading
 
 import pytest
@@ -214,10 +215,13 @@ def test_an_order_of_service_takes_parameters(path, capsys):
 
 def test_requests_that_are_refused_stand_in_the_table(path, capsys):
     assert replay(path, "--mode", "engine", "--capacity-blocks", "5") == 0
-    assert "refused" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "refused" in captured.out
+    assert re.search(r"octavo: \d+ requests are refused at 5 blocks", captured.err)
 
     assert replay(path, "--mode", "engine", "--capacity-share", "0.5") == 0
-    assert "refused" not in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "refused" not in captured.out + captured.err
 
 
 @pytest.mark.parametrize(("blocks", "shares"), [(1, [1.0]), (2, [0.5]), (12, [0.1, 0.2, 0.5])])

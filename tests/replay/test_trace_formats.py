@@ -70,7 +70,13 @@ def test_a_format_can_be_named(write):
     assert find_format(open_trace(write("what?")), "azure") is FORMATS["azure"]
 
 
-@pytest.mark.parametrize("text", ["", "hello\n", "[1, 2]", '{"prompt": "x"}'])
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_empty_file_is_told(write, text):
+    with pytest.raises(ConfigError, match=r"trace\.jsonl is empty: there is nothing to replay"):
+        find_format(open_trace(write(text)))
+
+
+@pytest.mark.parametrize("text", ["hello\n", "[1, 2]", '{"prompt": "x"}'])
 def test_an_unknown_file_is_refused_with_the_names_that_are_known(write, text):
     with pytest.raises(ConfigError, match=r"none of the known formats.*mooncake: hash_ids"):
         find_format(open_trace(write(text)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from octavo.cli import bench as options
 from octavo.cli.capacities import Sizes
 from octavo.cli.flags import Argument, Given, Option
-from octavo.cli.output import print_json
+from octavo.cli.output import note, print_json
 from octavo.cli.recorded import Source, print_blocks
 from octavo.errors import ConfigError
 from octavo.machine import available_cores
@@ -58,7 +58,10 @@ FileFormat = Annotated[
 ]
 TokenizerOf = Annotated[
     str | None,
-    Option("--tokenizer", help="For transcripts: a model whose tokenizer to take."),
+    Option(
+        "--tokenizer",
+        help="For transcripts: a model whose tokenizer to take; default: the embedded one.",
+    ),
 ]
 Mode = Annotated[
     str,
@@ -158,6 +161,7 @@ def replay(
     sizes = Sizes(capacity_share, capacity_blocks, given)
     recorded = source.read(_one_size(block_size)).at_rate(rate)
     found = _sweep(recorded, ask, sizes.of(recorded))
+    _note_refused(found)
     if plot is not None:
         _draw(found, recorded, plot, warm=warm)
     if json:
@@ -328,6 +332,20 @@ def _payload(found: Sweep | EngineSweep, trace: Trace) -> dict[str, object]:
         "optimum": found.optimum,
         "endless": found.endless,
     }
+
+
+def _note_refused(found: Sweep | EngineSweep) -> None:
+    """Say that rates of few requests stand beside bounds of all."""
+    from octavo.replay.sweep import Sweep
+
+    if isinstance(found, Sweep):
+        return
+    most = max(found.rows, key=lambda row: row.refused)
+    if most.refused:
+        note(
+            f"octavo: {most.refused} requests are refused at {most.capacity_blocks} blocks, being "
+            "longer or without a prompt: rates leave them out, optimum and endless do not"
+        )
 
 
 def _print(found: Sweep | EngineSweep, trace: Trace, *, warm: bool) -> None:

@@ -72,6 +72,8 @@ def find_format(file: TraceFile, name: str | None = None) -> Format:
         if name not in FORMATS:
             raise ConfigError(f"--format {name!r} is not one of {', '.join(FORMATS)}")
         return FORMATS[name]
+    if not file.first_line():
+        raise ConfigError(f"{file} is empty: there is nothing to replay")
     found = _names(file)
     for one in FORMATS.values():
         if one.names <= found:

@@ -28,7 +28,10 @@ def read_recording(file: TraceFile) -> Trace:
     for number, row in _rows(file):
         if isinstance(row, RecordedLine):
             if header is None:
-                raise ConfigError(f"{file}, line {number}: no header of a recording before it")
+                raise ConfigError(
+                    f"{file}, line {number}: no header of a recording before it: the beginning of "
+                    "the file is missing"
+                )
             requests.append(_request(row, header, parts, f"{file}, line {number}"))
             continue
         if not 1 <= row.block_size <= MOST_TOKENS:
