@@ -50,7 +50,10 @@ class PrefixCache:
         tokens = request.prompt_tokens + (request.output_tokens if request.answer_keys else 0)
         self._write(new, texts[hits:], tokens - hits * self._block_size)
         table += new
-        others = [self._branch(one.keys, request) for one in request.more if len(table) >= prompt]
+        held = set(table)
+        others = [
+            self._branch(one.keys, request, held) for one in request.more if len(table) >= prompt
+        ]
         if hints is not None:
             for block_id, hint in zip(table, hints, strict=False):
                 pool.hint([block_id], hint)
@@ -60,13 +63,24 @@ class PrefixCache:
         pool.drop(reversed(table))
         return hits
 
-    def _branch(self, keys: tuple[BlockKey, ...], request: RecordedRequest) -> list[BlockId]:
-        """Write one more answer behind a prompt that is held; returns blocks of its own."""
+    def _branch(
+        self, keys: tuple[BlockKey, ...], request: RecordedRequest, held: set[BlockId]
+    ) -> list[BlockId]:
+        """Write one more answer behind a prompt that is held; returns blocks of its own.
+
+        held: by answers to this prompt so far, with which it may share a beginning; updated.
+        """
         pool, prompt = self._tier.pool, len(request.keys)
         texts = _texts(request.keys + keys)[prompt:]
-        new = pool.take(min(len(texts), pool.available))
-        self._write(new, texts, len(texts) * self._block_size)
-        return new
+        known = self._known(texts)
+        own = [block_id for block_id in known if block_id not in held]
+        pool.reuse(own)
+        rest = texts[len(known) :]
+        new = pool.take(min(len(rest), pool.available))
+        self._write(new, rest, len(rest) * self._block_size)
+        own += new
+        held.update(own)
+        return own
 
     def _known(self, texts: list[Text]) -> list[BlockId]:
         found: list[BlockId] = []
