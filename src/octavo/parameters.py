@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
+from octavo.contract.numbers import plain
 from octavo.errors import ConfigError
 
 Value: TypeAlias = str | int | float | bool
@@ -42,8 +43,8 @@ def write_setting(what: str, setting: object) -> str:
     if not isinstance(setting, Mapping):
         raise ConfigError(f"{what} must be a name, or a mapping with a name, got {setting!r:.80}")
     fields = dict(cast("Mapping[object, object]", setting))
-    _check_fields(what, fields)
-    return json.dumps(fields)
+    checked = _check_fields(what, fields)
+    return json.dumps(checked)
 
 
 def read_setting(what: str, text: str) -> tuple[str, dict[str, Value]]:
@@ -138,7 +139,8 @@ def _parameters(row: Callable[..., Any]) -> dict[str, str]:
 
 def _check_fields(what: str, fields: dict[object, object]) -> dict[str, Value]:
     checked: dict[str, Value] = {}
-    for key, value in fields.items():
+    for key, given in fields.items():
+        value = plain(given)
         if not isinstance(key, str):
             raise ConfigError(f"{what}: the names of parameters must be text, got {key!r}")
         if not isinstance(value, str | int | float):

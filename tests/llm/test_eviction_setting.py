@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from octavo import LLM, ConfigError
@@ -58,6 +59,12 @@ def test_a_written_mapping_reads_as_it_was():
     name, parameters = read_setting("it", write_setting("it", setting))
 
     assert {"name": name, **parameters} == setting
+
+
+def test_numbers_of_numpy_are_numbers_of_parameters():
+    setting = {"name": "lfu", "remember": np.float32(0.5), "x": np.int64(3)}
+
+    assert read_setting("it", write_setting("it", setting))[1] == {"remember": 0.5, "x": 3}
 
 
 @pytest.mark.parametrize("setting", [3, None, ["lru"], {"name": "lfu", "remember": [1]}, {1: "a"}])
