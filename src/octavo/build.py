@@ -109,12 +109,7 @@ def eviction_policy(
     """
     name, parameters = read_setting(what, write_setting(what, setting))
     row = named(what, name, EVICTION_POLICIES, group="octavo.eviction")
-    make = with_parameters(what, name, row, parameters)
-    try:
-        make()
-    except ConfigError as error:
-        raise ConfigError(f"{what} {name}: {error}") from None
-    return make
+    return with_parameters(what, name, row, parameters)
 
 
 def scheduling_policy(
@@ -125,12 +120,8 @@ def scheduling_policy(
     setting: as in `EngineConfig`. what: the setting's name in errors. Raises ConfigError.
     """
     name, parameters = read_setting(what, write_setting(what, setting))
-    make = with_parameters(what, name, named(what, name, ORDERS, group="octavo.orders"), parameters)
-    try:
-        make()
-    except ConfigError as error:
-        raise ConfigError(f"{what} {name}: {error}") from None
-    return make
+    row = named(what, name, ORDERS, group="octavo.orders")
+    return with_parameters(what, name, row, parameters)
 
 
 def pull_model(name: str, report: Report) -> Path:

@@ -97,13 +97,21 @@ def _given_twice(what: str, text: str, key: str) -> ConfigError:
 def with_parameters(
     what: str, name: str, row: Callable[..., _Row], parameters: Mapping[str, Value]
 ) -> Callable[[], _Row]:
-    """Return a callable that makes the part with its parameters.
+    """Return a callable that makes the part with its parameters; one is made to see that it can be.
 
-    Raises ConfigError for a parameter that it does not have or of another type; a bad value is
-    told, as ConfigError too, when the part is made.
+    Raises ConfigError for a parameter that it does not have or of another type, or a bad value.
     """
-    if not parameters:
-        return row
+    make = _bound(what, name, row, parameters) if parameters else row
+    try:
+        make()
+    except ConfigError as error:
+        raise ConfigError(f"{what} {name}: {error}") from None
+    return make
+
+
+def _bound(
+    what: str, name: str, row: Callable[..., _Row], parameters: Mapping[str, Value]
+) -> Callable[[], _Row]:
     known = _parameters(row)
     for key, value in parameters.items():
         if key not in known:
