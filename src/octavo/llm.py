@@ -22,11 +22,12 @@ from octavo.interrupts import interrupts_wait
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from octavo.cache_hints import Hint
     from octavo.contract.request import Request
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Hint, Prompt, RequestBuilder, Retentions, Tenants
+    from octavo.prompts import Prompt, RequestBuilder, Retentions, Tenants
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -319,7 +320,8 @@ class LLM:
     def unpin(self, name: str | None = None, *, tenant: str | None = None) -> int:
         """Let go of what `Retention(pin=name)` keeps; None: of every name, or of every tenant.
 
-        Returns the number of blocks it may have held. They stay cached as any others.
+        Returns the number of blocks it may have held, 0 if no such pin holds any more. They stay
+        cached as any others. Raises RequestError for a tenant that there is not.
         """
         with self._lock:
             self._check_usable()

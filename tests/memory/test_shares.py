@@ -51,6 +51,14 @@ def test_without_shares_all_blocks_are_one_tenants():
     assert cached(desk) == {"default": 3}
 
 
+def test_a_share_of_whole_blocks_is_not_rounded_down():
+    # In floating point 0.29 * 100 is less than 29, and so is 100 * 0.57 less than 57.
+    shares = Shares(100, [TenantShare("a", 0.29, 0.57)], pin_limit=0.29)
+
+    account = shares.account("a")
+    assert (account.guaranteed, account.maximum, shares.most_pinned) == (29, 57, 29)
+
+
 def test_blocks_within_a_guarantee_are_not_evicted_for_others():
     desk = desk_of(10, ("a", 0.4), ("b",))
     serve(desk, "a", 1, 2, 3, 4)

@@ -150,7 +150,12 @@ class KVCacheManager:
         return self._retentions.pass_time(now_s)
 
     def unpin(self, tenant: str | None, name: str | None) -> int:
-        """Let go of pins, None: of any tenant or name; returns the blocks they held."""
+        """Let go of pins, None: of any tenant or name; returns the blocks they held.
+
+        Raises RequestError for a tenant that there is not.
+        """
+        if tenant is not None:
+            self._pool.shelves.shares.account(tenant)
         return self._pool.shelves.pins.let_go(tenant, name)
 
     # ── a sequence's blocks ───────────────────────────────────────────────────────────────

@@ -75,6 +75,7 @@ class Pins:
         if not wanted:
             return
         named = ("pin " if len(wanted) == 1 else "pins ") + ", ".join(map(repr, wanted))
+        needs = "needs" if len(wanted) == 1 else "need"
         have, most = self._texts_of[account], account.most_pinned
         if not most:
             raise RequestError(
@@ -91,13 +92,13 @@ class Pins:
         way_out = "shorten the range, let go of another pin with unpin(name), or raise pin_limit"
         if have + len(new) > most:
             raise RequestError(
-                f"{named} needs {len(new)} more blocks, and {have} of at most {most} are "
+                f"{named} {needs} {_more(len(new))}, and {have} of at most {most} are "
                 f"pinned by tenant {account.name!r}: {way_out}"
             )
         fresh = len({label for label in new if label not in self._holders})
         if len(self._holders) + fresh > self._most:
             raise RequestError(
-                f"{named} needs {fresh} more blocks, and {len(self._holders)} of at most "
+                f"{named} {needs} {_more(fresh)}, and {len(self._holders)} of at most "
                 f"{self._most} are pinned by all tenants: {way_out}"
             )
 
@@ -199,6 +200,10 @@ class Pins:
                 del self._holders[label]
         if labels:
             self.lets_go(labels)
+
+
+def _more(blocks: int) -> str:
+    return f"{blocks} more block" + ("" if blocks == 1 else "s")
 
 
 def _nobody(labels: Iterable[Label]) -> None:

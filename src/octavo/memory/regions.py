@@ -199,7 +199,9 @@ class RegionCache:
         return False
 
     def unpin(self, tenant: str | None, name: str | None) -> int:
-        """Nothing is pinned."""
+        """Nothing is pinned. Raises RequestError for a tenant that there is not."""
+        if tenant not in (None, DEFAULT_TENANT):
+            raise RequestError(f"tenant {tenant!r:.80} is not one of {DEFAULT_TENANT}")
         return 0
 
     def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:

@@ -11,6 +11,9 @@ from octavo.contract.retention import DEFAULT_TENANT, TenantShare
 from octavo.errors import Corrupted, RequestError
 from octavo.memory.block import Block
 
+_ROUNDING = 1e-6
+"""More than the error of a product, less than any part of a block that is meant."""
+
 
 class Account:
     """One tenant's blocks in a pool; the counts are written by the pool, `Shelves`, `Promises`."""
@@ -89,14 +92,14 @@ class Shares:
     ) -> None:
         rows = {DEFAULT_TENANT: TenantShare(DEFAULT_TENANT)} | {one.name: one for one in tenants}
         self.size = num_blocks
-        self.most_pinned = int(num_blocks * pin_limit)
+        self.most_pinned = _part(num_blocks, pin_limit)
         self.accounts = [
             Account(
                 row.name,
                 number,
-                int(num_blocks * row.guaranteed),
-                int(num_blocks * row.maximum),
-                int(int(num_blocks * row.maximum) * pin_limit),
+                _part(num_blocks, row.guaranteed),
+                _part(num_blocks, row.maximum),
+                _part(_part(num_blocks, row.maximum), pin_limit),
             )
             for number, row in enumerate(rows.values())
         ]
@@ -365,3 +368,8 @@ class Forecast:
         claim = account.locked + account.owed
         floor = min(account.guaranteed, account.live - self.returns.gone[account])
         return max(claim, min(account.guaranteed, account.live)) - max(claim - back, floor)
+
+
+def _part(blocks: int, share: float) -> int:
+    """Return how many whole blocks a share is: 0.29 of 100 are 29, though the product is less."""
+    return int(blocks * share + _ROUNDING)
