@@ -13,7 +13,7 @@ from octavo.server.parts import Parts
 
 def router(parts: Parts) -> APIRouter:
     """Make the route; without `RequestMeters` it tells of the engine alone."""
-    api = APIRouter()
+    api = APIRouter(tags=["metrics"])
     view = EngineView(parts.core)
     meters = parts.meters if isinstance(parts.meters, RequestMeters) else None
     settings = meters.settings if meters is not None else MetricsSettings()
