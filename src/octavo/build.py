@@ -242,7 +242,14 @@ def build_engine(
     from octavo.sched.limits import Limits
     from octavo.sched.scheduler import Scheduler
 
-    limits = Limits(config.max_num_seqs, step_tokens, longest, pool_tokens)
+    limits = Limits(
+        config.max_num_seqs,
+        step_tokens,
+        longest,
+        pool_tokens,
+        long_prefill_tokens=config.long_prefill_token_threshold,
+        max_long_prefills=config.max_long_partial_prefills,
+    )
     scheduler = Scheduler(cache, order(), limits)
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
     if config.record is not None:
