@@ -12,8 +12,8 @@ from operator import attrgetter
 from octavo.contract.ids import BlockKey
 from octavo.errors import Corrupted
 from octavo.memory.block import Block
+from octavo.memory.keys import TOKEN_BYTES
 
-TOKEN_BYTES = 4
 _LONGEST_ROW = 512
 _text = attrgetter("tokens")
 
