@@ -72,7 +72,10 @@ _Bulk: TypeAlias = tuple[
 
 
 def in_bulk(policy: EvictionPolicy) -> _Bulk:
-    """Return `add_all`, `remove_all` and `pop_all` of any policy: its own, or made of others."""
+    """Return `add_all`, `remove_all` and `pop_all` of any policy: its own, or made of single calls.
+
+    A class that overrides the verb for one block, and not the other, is called for each block.
+    """
 
     def add_all(blocks: list[Block]) -> None:
         for block in blocks:
@@ -85,9 +88,17 @@ def in_bulk(policy: EvictionPolicy) -> _Bulk:
     def pop_all(count: int) -> list[Block]:
         return [policy.pop() for _ in range(count)]
 
-    own: Any = policy
     return (
-        getattr(own, "add_all", add_all),
-        getattr(own, "remove_all", remove_all),
-        getattr(own, "pop_all", pop_all),
+        _own(policy, "add_all", "add") or add_all,
+        _own(policy, "remove_all", "remove") or remove_all,
+        _own(policy, "pop_all", "pop") or pop_all,
     )
+
+
+def _own(policy: EvictionPolicy, verb: str, single: str) -> Any:
+    for one in type(policy).__mro__:
+        if verb in vars(one):
+            return getattr(policy, verb)
+        if single in vars(one):
+            break
+    return None
