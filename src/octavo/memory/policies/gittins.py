@@ -183,9 +183,10 @@ class Gittins:
         while waiting:
             number = waiting.pop()
             age, cell = number % AGES, cells.cells[number]
-            if age + 1 == AGES or not cell or now - cell[0].time < begins(age + 1):
+            latest = now - begins(age + 1)
+            if age + 1 == AGES or not cell or cell[0].time > latest:
                 continue
-            while cell and now - cell[0].time >= begins(age + 1):
+            while cell and cell[0].time <= latest:
                 cells.move(number, number + 1)
             if not waiting or waiting[-1] != number + 1:
                 waiting.append(number + 1)

@@ -116,8 +116,9 @@ class Releases:
             # The whole text came before: a repetition is no new turn.
             turn = self._ends.get(texts[0])
             return (1, Origin.BRANCHED) if turn is None else (turn, Origin.CONTINUED)
-        known = next((text for text, count in zip(texts, uses, strict=True) if count > 1), None)
-        if known is None:
+        if max(uses) > 1:
+            known = next(text for text, count in zip(texts, uses, strict=True) if count > 1)
+        else:
             # All of it is new, but for what others hold.
             above = blocks[-1]
             if not above.depth:
