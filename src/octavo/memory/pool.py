@@ -90,10 +90,9 @@ class BlockPool:
                 f"{count} blocks asked of a pool with {self.shares.takeable(account)} available to "
                 f"{account}"
             )
-        if self._several:  # one by one: each may change whose turn it is to give one up
-            taken = [block for _ in range(count) for block in self._give(1, account)]
-        else:
-            taken = self._give(count, account)
+        taken = list[Block]()
+        while len(taken) < count:
+            taken += self._give(count - len(taken), account)
         for block in taken:
             block.refs = 1
             block.group = group
@@ -239,18 +238,17 @@ class BlockPool:
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
     def _give(self, count: int, account: Account) -> list[Block]:
-        """Take so many blocks for a tenant from the free ones, then from the cached ones."""
-        own = self._several and self.shares.must_own(account)
-        fresh = 0 if own else min(count, len(self._free))
-        given = [self.blocks[self._free.pop()] for _ in range(fresh)]
-        if fresh < count:
-            victims = self.shelves.pop_all(count - fresh, account)
-            self.evictions += len(victims)
-            self._on_evict(victims)
-            given += victims
+        """Give a tenant from one to so many blocks: free ones, or else cached ones."""
+        free, spare = self._free, self.shares.spare(account)
+        if free and spare:
+            given = [self.blocks[free.pop()] for _ in range(min(count, spare, len(free)))]
+        else:
+            given = self.shelves.pop_some(count, account)
+            self.evictions += len(given)
+            self._on_evict(given)
         for block in given:
             block.account = account
-        account.held += count
+        account.held += len(given)
         if self._several:
             self.shares.grown(account)
         return given

@@ -136,15 +136,16 @@ class Shelves:
 
         taker: None: for nobody. `IndexError` if the tenant whose turn it is has none.
         """
-        return self.pop_all(1, taker)[0]
+        return self.pop_some(1, taker)[0]
 
-    def pop_all(self, count: int, taker: Account | None = None) -> list[Block]:
-        """Choose the next victims, as `pop` does: all of the tenant whose turn it is now."""
+    def pop_some(self, count: int, taker: Account | None = None) -> list[Block]:
+        """Choose the next victims, as `pop` does: from one to so many, all of one tenant."""
         shares, victims = self.shares, list[Block]()
         if taker is None:
-            giver = shares.most_over() or shares.default
+            giver, most = shares.most_over() or shares.default, 1
         else:
-            giver = taker if shares.must_own(taker) else shares.giver(taker)
+            giver, most = shares.turn(taker)
+        count = min(count, most)
         while len(victims) < count:
             classes = self._classes[giver.number]
             if not classes:
@@ -210,7 +211,8 @@ class Shelves:
         self._pinned[label] = block
         self._labels[block.id] = label
         account.pinned += 1
-        self.shares.touch(account)
+        if self._several:
+            self.shares.grown(account)
 
     def _unpin(self, block: Block) -> None:
         del self._pinned[self._labels.pop(block.id)]
