@@ -218,7 +218,7 @@ class Sequence:
         return len(self.tokens) + self.sampling - self.scheduled
 
 
-class Update(msgspec.Struct, frozen=True, gc=False):
+class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """News of one choice of a request after a step."""
 
     request_id: str

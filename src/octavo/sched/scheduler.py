@@ -89,14 +89,15 @@ class Scheduler:
             self._cache.withdraw(seq.request)
         self.abort(request_id)
 
-    def finish(self, request_id: str, index: int) -> None:
-        """End one choice now, since its text is complete. Unknown or ended: no effect.
+    def finish(self, request_id: str, index: int) -> bool:
+        """End one choice now, since its text is complete; False: it is unknown, or has ended.
 
         With beam search it ends them all.
         """
         seq = self._roster.choice(request_id, index)
         if seq is not None:
             self._roster.end(seq)
+        return seq is not None
 
     def pause(self, request_id: str, index: int, *, gives_way: bool = True) -> None:
         """Give a choice no more tokens until `resume`. Unknown or ended: no effect.
