@@ -44,7 +44,7 @@ def run_in_fresh_interpreter(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("plane", ["contract", "memory", "sched", "text", "engine"])
+@pytest.mark.parametrize("plane", ["contract", "memory", "sched", "text", "engine", "server"])
 def test_the_deciding_plane_never_loads_torch(plane):
     code = f"""
 import importlib, pkgutil, sys

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from octavo.contract.model import ModelSpec
     from octavo.contract.namespace import Namespace
     from octavo.contract.retention import TenantShare
-    from octavo.engine.engine import Engine, ModelRunner
+    from octavo.engine.engine import Engine
+    from octavo.engine.loop import ModelRunner
     from octavo.executors.choice import Choice, Observer
     from octavo.memory.eviction import EvictionPolicy
     from octavo.memory.reservation import Reservation

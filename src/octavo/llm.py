@@ -234,12 +234,14 @@ class LLM:
         """
         runs = [_Run(number, output) for number, (_, output) in enumerate(requests)]
         added: list[str] = []
+        refused = True
         try:
             with interrupts_wait(), self._entry():
                 for (request, output), run in zip(requests, runs, strict=True):
                     output.effective_max_tokens = self._engine.add(request)
                     added.append(request.id)
                     self._runs[request.id] = run
+                refused = False
             while any(run.unread or run.open for run in runs):
                 if not any(run.unread for run in runs):
                     self._step()
@@ -253,7 +255,7 @@ class LLM:
                 with interrupts_wait(), self._lock:
                     for request_id in added:
                         self._runs.pop(request_id, None)
-                        self._engine.abort(request_id)
+                        self._engine.abort(request_id, withdrawn=refused)
 
     def _step(self) -> None:
         """Run one step and hand out its news."""

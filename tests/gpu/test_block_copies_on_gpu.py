@@ -47,8 +47,10 @@ def pairs_of(seed):
     return pairs
 
 
-def warm(copies):
-    """Let torch reserve what copies need: the driver may wait for the device to do that."""
+def warm(arena, copies):
+    """Let torch reserve what copies need and load its kernels: both may wait for the device."""
+    arena.raw.fill_(7)
+    assert (torch.zeros(1, device=arena.device) + 1).item() == 1
     for _ in range(2):
         copies.store([(number, number) for number in range(0, 300, 2)]).join()
         copies.store([(number, number) for number in range(300)]).join()
@@ -87,7 +89,8 @@ def test_a_loaded_block_lies_in_its_device_block(arena, copies, seed):
 
 
 def test_a_store_takes_what_was_computed_before_it(arena, copies):
-    warm(copies)
+    warm(arena, copies)
+    arena.raw.zero_()
     torch.cuda._sleep(CYCLES)
     arena.raw.fill_(7)
 
@@ -100,7 +103,7 @@ def test_a_store_takes_what_was_computed_before_it(arena, copies):
 
 
 def test_computing_goes_on_while_blocks_are_copied(arena, copies):
-    warm(copies)
+    warm(arena, copies)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(CYCLES)

@@ -78,14 +78,14 @@ def test_an_engine_that_was_interrupted_while_it_decided_goes_on(tiny_gguf, monk
     with LLM(str(tiny_gguf), kv_cache_memory_bytes=8 << 20) as llm:
         expected = llm.generate(["one", "two"], GREEDY)
         engine = llm.built.engine
-        leave = engine._scheduler._roster._leave
+        leave = engine.loop._scheduler._roster._leave
 
         def interrupted(seq, *, returns):
             """Ctrl-C in the middle of a list's change."""
             press()
             leave(seq, returns=returns)
 
-        monkeypatch.setattr(engine._scheduler._roster, "_leave", interrupted)
+        monkeypatch.setattr(engine.loop._scheduler._roster, "_leave", interrupted)
         with pytest.raises(KeyboardInterrupt):
             llm.generate(["one", "two"], GREEDY)
         monkeypatch.undo()

@@ -203,3 +203,13 @@ def test_the_embedded_model_computes_a_pinned_rulebook_once(smollm2_path):
             )
 
     assert cached == [0] + [length // 16 * 16] * 3
+
+
+def test_a_call_of_which_one_prompt_is_refused_leaves_no_pins(llm):
+    pins = [Retention(end=KEPT, pin="rules"), Retention(pin="too much")]
+    long = {"prompt_token_ids": [2] * 230}
+
+    with pytest.raises(RequestError, match="pin 'too much'"):
+        llm.generate([prompt(5), long], GREEDY, retention=pins)
+
+    assert llm.unpin() == 0

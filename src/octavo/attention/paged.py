@@ -115,6 +115,9 @@ class TritonAttention:
             for group in groups
         )
         self.most_parts = most_parts
+        on_gpu = arena.device.type == "cuda"
+        self._beside = torch.cuda.Stream(arena.device, priority=-1) if on_gpu else None
+        """For prompts, beside single queries; its programs come first."""
 
     def pages(self, layer: int) -> Tensor:
         """Return a layer's pages."""
@@ -143,18 +146,34 @@ class TritonAttention:
         if group.exact is not None:
             attend_exact(q, pages, group.exact, self._parts(number), shape, out)
             return out
-        if group.tiles is not None:
+        if group.tiles is None:
+            self.attend_single(layer, q, step, out)
+        elif step.captured and group.entries is not None and self._beside is not None:
+            # The graph runs both at once: few long programs beside many that wait for memory. These
+            # must not be early: they would take all places before those have begun.
+            current = torch.cuda.current_stream(q.device)
+            self._beside.wait_stream(current)
+            with torch.cuda.stream(self._beside):
+                attend_prefill(q, pages, group.tiles, shape, out)
+            self.attend_single(layer, q, step, out, early=False)
+            current.wait_stream(self._beside)
+        else:
             attend_prefill(q, pages, group.tiles, shape, out)
-        self.attend_single(layer, q, step, out)
+            self.attend_single(layer, q, step, out)
         return out
 
-    def attend_single(self, layer: int, q: Tensor, step: PagedStep, out: Tensor) -> None:
-        """Attend with the single queries of a step, and write their rows of `out`."""
+    def attend_single(
+        self, layer: int, q: Tensor, step: PagedStep, out: Tensor, *, early: bool = True
+    ) -> None:
+        """Attend with the single queries of a step, and write their rows of `out`.
+
+        early: programs may take their places before the kernel in front has ended.
+        """
         number = self.group(layer)
         group, shape, pages = step.groups[number], self.shapes[number], self._pages[layer]
         if group.entries is not None:
             parts = self._parts(number)
-            how = {"shared": group.shared, "parted": group.parted}
+            how = {"shared": group.shared, "parted": group.parted, "early": early}
             attend_decode(q, pages, group.entries, parts, shape, out, **how)
 
     def _parts(self, number: int) -> Parts:

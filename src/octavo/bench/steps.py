@@ -17,7 +17,7 @@ import numpy as np
 from octavo.contract.batch import Batch, Copy, Sample, Slice, StepResult
 from octavo.contract.layout import KVLayout
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.engine import ModelRunner
+from octavo.engine.loop import ModelRunner
 from octavo.errors import ConfigError
 
 STEPS = 5

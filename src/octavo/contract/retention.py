@@ -42,7 +42,7 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds after its last use at which it is worth nothing any more, and goes before all
     else; None: never. Of a pin: seconds after the last request that names it; None: an hour."""
     pin: str | None = None
-    """Never evicted while the pin of this name holds."""
+    """Never evicted while the pin of this name holds, from when the request is accepted."""
 
     def __post_init__(self) -> None:
         for name in ("start", "end", "priority"):

@@ -1,59 +1,21 @@
-"""The loop: plan, submit, collect, apply; and from tokens to text."""
+"""The loop, and from its tokens to text."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
-from octavo.contract.batch import Batch, StepResult
 from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
 from octavo.engine.answer import AnswerText, Logprob, Speller
+from octavo.engine.loop import Loop, ModelRunner, Observer
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.stats import Stats
 from octavo.text.tokenizer import Tokenizer
-
-
-class ModelRunner(Protocol):
-    """Computes batches in the order of submission; implementations live in `runner`."""
-
-    def submit(self, batch: Batch) -> None:
-        """Start a step; at most two may wait to be collected."""
-        ...
-
-    def collect(self) -> StepResult:
-        """Return the oldest result; waits for it."""
-        ...
-
-    def close(self) -> None:
-        """Give memory back."""
-        ...
-
-
-class Observer(Protocol):
-    """Is told of every request, between two steps; must be quick and raise nothing."""
-
-    def begin(self, request: Request) -> None:
-        """A request has been queued."""
-        ...
-
-    def take_in(self, update: Update, finish: FinishReason | None) -> None:
-        """A choice has new tokens; `finish`: it has ended, by the update or by a stop string."""
-        ...
-
-    def abort(self, request_id: str) -> None:
-        """A request has been ended from outside; it may be unknown, or have ended before."""
-        ...
-
-    def close(self) -> None:
-        """The engine is closed."""
-        ...
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -96,112 +58,78 @@ class Engine:
         depth: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._scheduler = scheduler
-        self._cache = cache
-        self._runner = runner
+        self.loop = Loop(scheduler, cache, runner, depth=depth, clock=clock)
+        """Requests in, tokens out; to be used by itself, or through this engine, not both."""
         self._tokenizer = tokenizer
-        self._depth = depth
-        self._clock = clock
-        self._in_flight: deque[Batch] = deque()
         self._texts: dict[tuple[str, int], AnswerText] = {}
         self._speller = Speller(tokenizer)
-        self._backlog: list[Output] = []
-        """News that the caller has not been given yet: an interrupt came between."""
-        self._observers: list[Observer] = []
 
     def watch(self, observer: Observer) -> None:
         """Tell an observer of every request from now on."""
-        self._observers.append(observer)
+        self.loop.watch(observer)
 
     def add(self, request: Request) -> int:
         """Queue a request; returns its effective maximum of output tokens.
 
         Raises RequestError, changing nothing, if it can never be served.
         """
-        effective = self._scheduler.add(request)
+        effective = self.loop.add(request)
         for index in range(request.sampling.choices):
             self._texts[request.id, index] = AnswerText(self._tokenizer, request.sampling)
-        for observer in self._observers:
-            observer.begin(request)
         return effective
 
-    def abort(self, request_id: str) -> None:
-        """End a request now; nothing more will be heard of it. Unknown: no effect."""
-        self._scheduler.abort(request_id)
-        self._backlog = [news for news in self._backlog if news.request_id != request_id]
+    def abort(self, request_id: str, *, withdrawn: bool = False) -> None:
+        """End a request now; nothing more will be heard of it. Unknown: no effect.
+
+        withdrawn: it has not run, and its pins are taken back.
+        """
+        self.loop.abort(request_id, withdrawn=withdrawn)
         for key in [key for key in self._texts if key[0] == request_id]:
             del self._texts[key]
-        for observer in self._observers:
-            observer.abort(request_id)
 
     @property
     def busy(self) -> bool:
         """True while a request is not finished or a step is in flight."""
-        return self._scheduler.busy or bool(self._in_flight or self._backlog)
+        return self.loop.busy
 
     @property
     def stats(self) -> Stats:
         """Counters since the start, to be read only."""
-        return self._scheduler.stats
+        return self.loop.stats
 
     @property
     def queue_lengths(self) -> tuple[int, int]:
         """Sequences (running or loading, waiting)."""
-        return self._scheduler.queue_lengths
+        return self.loop.queue_lengths
 
     def usage(self) -> Usage:
         """How full the KV memory is."""
-        return self._cache.usage()
+        return self.loop.usage()
 
     def reset_prefix_cache(self) -> int:
         """Forget cached texts that no sequence uses; returns the number of blocks."""
-        return self._scheduler.clear_cache()
+        return self.loop.reset_prefix_cache()
 
     def unpin(self, name: str | None = None, tenant: str | None = None) -> int:
         """Let go of pins, None: of any name or tenant; returns the blocks they held."""
-        return self._scheduler.unpin(tenant, name)
+        return self.loop.unpin(name, tenant)
 
     def check(self) -> None:
         """Recompute every count of the memory plane. Raises Corrupted."""
-        self._cache.check()
+        self.loop.check()
 
     def step(self) -> list[Output]:
         """Submit one step if there is work, and take in one result if it is time."""
-        batch = self._scheduler.plan(self._clock())
-        if batch is not None:
-            self._submit(batch)
-        if self._in_flight and (batch is None or len(self._in_flight) >= self._depth):
-            self._backlog += self._collect()
-        news, self._backlog = self._backlog, []
-        return news
+        # After an interrupt there may be more of a text than up to where it stops.
+        return [
+            self._output(update)
+            for update in self.loop.step()
+            if (update.request_id, update.index) in self._texts
+        ]
 
     def close(self) -> None:
         """Stop the runner; requests that are not finished are lost."""
-        self._runner.close()
-        for observer in self._observers:
-            observer.close()
-
-    def _submit(self, batch: Batch) -> None:
-        try:
-            self._runner.submit(batch)
-        except BaseException:
-            # Interrupted from outside: the step does not exist. Its sequences go back to the
-            # queue, so that the engine can be used again, and the interrupt goes on its way.
-            while self._in_flight:
-                self._backlog += self._collect()
-            moves = tuple(move.id for move in batch.moves)
-            lost = StepResult(batch.step, failed=moves, error="interrupted", interrupted=True)
-            self._backlog += map(self._output, self._scheduler.apply(batch, lost))
-            raise
-        self._in_flight.append(batch)
-
-    def _collect(self) -> list[Output]:
-        result = self._runner.collect()
-        while result.step < self._in_flight[0].step:
-            # The runner had taken a step already when its submission was interrupted.
-            result = self._runner.collect()
-        updates = self._scheduler.apply(self._in_flight.popleft(), result)
-        return [self._output(update) for update in updates]
+        self.loop.close()
 
     def _output(self, update: Update) -> Output:
         """Turn tokens into text; a stop string that appears ends the sequence."""
@@ -211,12 +139,10 @@ class Engine:
         text = answer.push(update)
         if answer.stopped is not None:
             if finish is None:
-                self._scheduler.finish(update.request_id, update.index)
+                self.loop.finish(update.request_id, update.index)
             finish, stop_reason = FinishReason.STOP, answer.stopped
         if finish is not None:
             del self._texts[key]
-        for observer in self._observers:
-            observer.take_in(update, finish)
         return Output(
             update.request_id,
             update.index,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from octavo.contract.batch import Batch
     from octavo.contract.layout import KVLayout
-    from octavo.engine.engine import ModelRunner
+    from octavo.engine.loop import ModelRunner
     from octavo.executors.gpu_memory import GpuPlan
 
     Observer: TypeAlias = Callable[[Batch, Any], None]

@@ -24,7 +24,7 @@ from octavo.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from octavo.attention.paged import PagedAttention, TritonAttention
-    from octavo.engine.engine import ModelRunner
+    from octavo.engine.loop import ModelRunner
     from octavo.executors.choice import Observer
     from octavo.models.decoder import Decoder
     from octavo.models.fused import FusedDecoder

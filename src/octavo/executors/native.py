@@ -13,7 +13,7 @@ from octavo.machine import available_cores
 from octavo.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from octavo.engine.engine import ModelRunner
+    from octavo.engine.loop import ModelRunner
     from octavo.executors.choice import Observer
     from octavo.executors.gpu_memory import GpuPlan
 

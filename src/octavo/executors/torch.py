@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from octavo.attention.backend import AttentionBackend
-    from octavo.engine.engine import ModelRunner
+    from octavo.engine.loop import ModelRunner
     from octavo.executors.choice import Observer
     from octavo.models.decoder import Decoder
     from octavo.pages.arena import Arena

@@ -188,6 +188,9 @@ class RegionCache:
                 "reservation on_demand"
             )
 
+    def withdraw(self, request: Request) -> None:
+        """Nothing was taken in."""
+
     def part(self, request: Request) -> None:
         """Nothing was taken in."""
 
@@ -203,9 +206,11 @@ class RegionCache:
         """There is one tenant, without shares."""
         return Standing(full=False, entitled=False)
 
-    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
+    def useful(
+        self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None = None
+    ) -> Iterator[Sequence]:
         """Whatever comes back is for everybody."""
-        return True
+        return iter(victims)
 
     def adopt(self, seq: Sequence) -> int:
         """Nothing to take over."""

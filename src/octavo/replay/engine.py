@@ -290,7 +290,7 @@ class _Replay:
         rest = self._spelling.due(_end(piece)) - life.written
         assert rest >= 0, f"request {life.request.id} has passed the end of its block"
         if rest:
-            self._scheduler.pause(life.request.id, 0)
+            self._scheduler.pause(life.request.id, 0, gives_way=False)
             self._sleepers.add(life, min(rest, left))
 
 

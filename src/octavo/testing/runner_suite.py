@@ -9,7 +9,7 @@ import msgspec
 from octavo.contract.batch import Batch, Copy, Move, Place, Sample, Score, Slice, StepResult
 from octavo.contract.ids import PENDING, BlockId, MoveId, SeqId, StepId
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.engine import ModelRunner
+from octavo.engine.loop import ModelRunner
 
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
 MAX_STEPS_OF_A_MOVE = 200

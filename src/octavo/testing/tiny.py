@@ -17,7 +17,7 @@ from octavo.contract.ids import PENDING, BlockId, SeqId
 from octavo.contract.layout import KVLayout, kv_layout
 from octavo.contract.model import ModelSpec
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.engine import ModelRunner
+from octavo.engine.loop import ModelRunner
 from octavo.models.decoder import Decoder, load_decoder
 from octavo.models.weights import Numbers, float32_numbers, weight_shapes
 from octavo.pages.arena import Arena

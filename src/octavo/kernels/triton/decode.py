@@ -320,11 +320,13 @@ def attend_decode(
     *,
     shared: bool,
     parted: bool,
+    early: bool = True,
 ) -> None:
     """Attend with single queries and write their rows of `out`; other rows are left alone.
 
     q, out: [rows, heads, head_dim], contiguous; pages: [num_blocks, 2, block_size, kv_heads,
     head_dim], strided. shared: there may be shared items. parted: an entry may have several chunks.
+    early: programs may take their places before the kernel in front has ended.
     """
     assert q.is_contiguous(), "queries must be contiguous"
     assert out.is_contiguous(), "the output must be contiguous"
@@ -332,13 +334,14 @@ def attend_decode(
     precision = "ieee" if q.dtype == torch.float32 else "tf32"
     window = shape.window or 0
     padded = triton.next_power_of_2(shape.group)
-    early = early_launch(q.device)
+    launch = early_launch(q.device)
     _attend_chunks[(shape.teams * shape.kv_heads,)](
         q, pages, entries.tables, entries.items, entries.counts, parts.out, parts.lse, out,
         shape.scale, *steps,
         BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group,
         ROWS=max(16, padded), HEAD_DIM=shape.head_dim, WIDTH=shape.width, TILE=TILE,
-        PRECISION=precision, num_warps=2, num_stages=3, **early,
+        PRECISION=precision, num_warps=2, num_stages=3,
+        **(launch if early else {"EARLY": False}),
     )  # fmt: skip
     if shared:
         _attend_shared[(shape.programs,)](
@@ -346,7 +349,7 @@ def attend_decode(
             entries.members, entries.counts, parts.out, parts.lse, shape.scale, *steps,
             BLOCK_SIZE=shape.block_size, KV_HEADS=shape.kv_heads, GROUP=shape.group,
             PADDED=padded, ROWS=shape.shared_members * padded, HEAD_DIM=shape.head_dim,
-            WIDTH=shape.width, TILE=TILE, PRECISION=precision, num_warps=8, num_stages=3, **early,
+            WIDTH=shape.width, TILE=TILE, PRECISION=precision, num_warps=8, num_stages=3, **launch,
         )  # fmt: skip
     if parted:
         works = entries.rows.shape[0] * shape.heads
@@ -354,5 +357,5 @@ def attend_decode(
             entries.merged, entries.rows, entries.lengths, entries.first_part, entries.counts,
             parts.out, parts.lse, out,
             HEADS=shape.heads, HEAD_DIM=shape.head_dim, WIDTH=shape.width, WINDOW=window,
-            PARTS=_MERGED_PARTS, num_warps=4, **early,
+            PARTS=_MERGED_PARTS, num_warps=4, **launch,
         )  # fmt: skip

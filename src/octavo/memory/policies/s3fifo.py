@@ -20,8 +20,8 @@ class S3Fifo:
     small_share: of the cached blocks, for the small queue (the paper's 0.1; on conversation
     traces a half is better). promote_hits: hits, 1 to 3, that move a text on to the main queue.
     ghosts: texts remembered after they left the small queue, for each cached block; one that
-    comes back goes to the main queue. Hits do not reorder; in the main queue each of up to three
-    buys one more round.
+    comes back goes to the main queue. Hits do not reorder, so that a text may go before what went
+    on from it later; in the main queue each of up to three buys one more round.
     Source: Yang et al. 2023, "FIFO queues are all you need for cache eviction".
     """
 
@@ -38,9 +38,9 @@ class S3Fifo:
         self._main = RankedBag()
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._texts: dict[BlockId, BlockKey] = {}
-        """Of each block that has a place."""
+        """Of each block that is cached, or has been hit."""
         self._places: dict[BlockId, tuple[bool, int]] = {}
-        """Where its text stands while it is cached or held: (in the main queue, turn)."""
+        """Where a text stands from when it is cached first: (in the main queue, turn)."""
         self._hits: dict[BlockId, int] = {}
         """Of those that have any."""
         self._turn = 0
@@ -57,13 +57,17 @@ class S3Fifo:
         for block, text in zip(blocks, texts_of(blocks), strict=True):
             if known.get(block.id) == text:
                 self._count_hit(block)
-                self._before = None
             else:
+                self._begin(block, text)
+            place = self._places.get(block.id)
+            if place is None:
                 if block.key != self._before:  # those of one release have one turn
                     self._turn += 1
                 self._before = block.parent
-                self._place(block, text)
-            places.append(self._places[block.id])
+                place = self._places[block.id] = self._returns(text), self._turn
+            else:
+                self._before = None
+            places.append(place)
         start = 0
         for (main, turn), same in groupby(places):
             end = start + len(list(same))
@@ -76,10 +80,9 @@ class S3Fifo:
         if self._texts.get(block.id) == text:
             self._count_hit(block)
         else:
-            # Its end will count as a hit, so that this one stands for its beginning. All blocks of
-            # the text get one turn: they come head first now, and tail first when they are added.
-            self._before = None
-            self._place(block, text)
+            # Its end will count as a hit, so that this one stands for its beginning. It has no turn
+            # before it is cached: what goes on from it may be cached first, and must go first.
+            self._begin(block, text)
 
     def remove(self, block: Block) -> None:
         """Take the block out; its text keeps its place."""
@@ -128,14 +131,18 @@ class S3Fifo:
     def __len__(self) -> int:
         return len(self._small) + len(self._main)
 
-    def _place(self, block: Block, text: BlockKey) -> None:
-        """Give a text that is new in a block its place."""
-        known = text in self._ghosts
-        if known:
-            del self._ghosts[text]
+    def _begin(self, block: Block, text: BlockKey) -> None:
+        """Note a text that is new in a block: it has no place yet."""
         self._texts[block.id] = text
-        self._places[block.id] = known, self._turn
+        self._places.pop(block.id, None)
         self._hits.pop(block.id, None)
+
+    def _returns(self, text: BlockKey) -> bool:
+        """Say, once, whether a text has left the small queue not long ago."""
+        if text not in self._ghosts:
+            return False
+        del self._ghosts[text]
+        return True
 
     def _count_hit(self, block: Block) -> None:
         hits = self._hits.get(block.id, 0)

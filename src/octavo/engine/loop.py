@@ -1,0 +1,191 @@
+"""The loop: plan, submit, collect, apply. It knows tokens, never text nor tensors."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from octavo.contract.batch import Batch, StepResult
+from octavo.contract.request import FinishReason, Request, Update
+from octavo.contract.usage import Usage
+from octavo.sched.cache import Cache
+from octavo.sched.scheduler import Scheduler
+from octavo.sched.stats import Stats
+
+
+class ModelRunner(Protocol):
+    """Computes batches in the order of submission; implementations live in `runner`."""
+
+    def submit(self, batch: Batch) -> None:
+        """Start a step; at most two may wait to be collected."""
+        ...
+
+    def collect(self) -> StepResult:
+        """Return the oldest result; waits for it."""
+        ...
+
+    def close(self) -> None:
+        """Give memory back."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told of every request, between two steps; must be quick and raise nothing."""
+
+    def begin(self, request: Request) -> None:
+        """A request has been queued."""
+        ...
+
+    def take_in(self, update: Update, finish: FinishReason | None) -> None:
+        """A choice has new tokens; `finish`: it has ended, by the update or because of its text.
+
+        What is known of the text later than of the tokens comes as an update without tokens.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """A request has been ended from outside; it may be unknown, or have ended before."""
+        ...
+
+    def close(self) -> None:
+        """The loop is closed."""
+        ...
+
+
+class Loop:
+    """Steps a scheduler and a runner; requests in, updates out.
+
+    depth: steps in flight, 1 or 2. Not for use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cache: Cache,
+        runner: ModelRunner,
+        *,
+        depth: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._runner = runner
+        self._depth = depth
+        self._clock = clock
+        self._in_flight: deque[Batch] = deque()
+        self._backlog: list[Update] = []
+        """News that the caller has not been given yet: an interrupt came between."""
+        self._observers: list[Observer] = []
+
+    def watch(self, observer: Observer) -> None:
+        """Tell an observer of every request from now on."""
+        self._observers.append(observer)
+
+    def add(self, request: Request) -> int:
+        """Queue a request; returns its effective maximum of output tokens.
+
+        Raises RequestError, changing nothing, if it can never be served.
+        """
+        effective = self._scheduler.add(request)
+        for observer in self._observers:
+            observer.begin(request)
+        return effective
+
+    def abort(self, request_id: str, *, withdrawn: bool = False) -> None:
+        """End a request now; nothing more will be heard of it. Unknown: no effect.
+
+        withdrawn: it has not run, and its pins are taken back.
+        """
+        if withdrawn:
+            self._scheduler.withdraw(request_id)
+        else:
+            self._scheduler.abort(request_id)
+        self._backlog = [news for news in self._backlog if news.request_id != request_id]
+        for observer in self._observers:
+            observer.abort(request_id)
+
+    def finish(self, request_id: str, index: int) -> None:
+        """End one choice now, since its text is complete. Unknown or ended: no effect.
+
+        Updates of it that are under way already may still come; they count for nothing.
+        """
+        if self._scheduler.finish(request_id, index):
+            for observer in self._observers:
+                observer.take_in(Update(request_id, index, ()), FinishReason.STOP)
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is not finished or a step is in flight."""
+        return self._scheduler.busy or bool(self._in_flight or self._backlog)
+
+    @property
+    def stats(self) -> Stats:
+        """Counters since the start, to be read only."""
+        return self._scheduler.stats
+
+    @property
+    def queue_lengths(self) -> tuple[int, int]:
+        """Sequences (running or loading, waiting)."""
+        return self._scheduler.queue_lengths
+
+    def usage(self) -> Usage:
+        """How full the KV memory is."""
+        return self._cache.usage()
+
+    def reset_prefix_cache(self) -> int:
+        """Forget cached texts that no sequence uses; returns the number of blocks."""
+        return self._scheduler.clear_cache()
+
+    def unpin(self, name: str | None = None, tenant: str | None = None) -> int:
+        """Let go of pins, None: of any name or tenant; returns the blocks they held."""
+        return self._scheduler.unpin(tenant, name)
+
+    def check(self) -> None:
+        """Recompute every count of the memory plane. Raises Corrupted."""
+        self._cache.check()
+
+    def step(self) -> list[Update]:
+        """Submit one step if there is work, and take in one result if it is time."""
+        batch = self._scheduler.plan(self._clock())
+        if batch is not None:
+            self._submit(batch)
+        if self._in_flight and (batch is None or len(self._in_flight) >= self._depth):
+            self._backlog += self._collect()
+        news, self._backlog = self._backlog, []
+        return news
+
+    def close(self) -> None:
+        """Stop the runner; requests that are not finished are lost."""
+        self._runner.close()
+        for observer in self._observers:
+            observer.close()
+
+    def _submit(self, batch: Batch) -> None:
+        try:
+            self._runner.submit(batch)
+        except BaseException:
+            # Interrupted from outside: the step does not exist. Its sequences go back to the
+            # queue, so that the engine can be used again, and the interrupt goes on its way.
+            while self._in_flight:
+                self._backlog += self._collect()
+            moves = tuple(move.id for move in batch.moves)
+            lost = StepResult(batch.step, failed=moves, error="interrupted", interrupted=True)
+            self._backlog += self._apply(batch, lost)
+            raise
+        self._in_flight.append(batch)
+
+    def _collect(self) -> list[Update]:
+        result = self._runner.collect()
+        while result.step < self._in_flight[0].step:
+            # The runner had taken a step already when its submission was interrupted.
+            result = self._runner.collect()
+        return self._apply(self._in_flight.popleft(), result)
+
+    def _apply(self, batch: Batch, result: StepResult) -> list[Update]:
+        updates = self._scheduler.apply(batch, result)
+        for update in updates if self._observers else ():
+            for observer in self._observers:
+                observer.take_in(update, update.finish)
+        return updates

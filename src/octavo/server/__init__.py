@@ -1,0 +1,1 @@
+"""The API that people already use, over HTTP."""

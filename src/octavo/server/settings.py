@@ -1,0 +1,97 @@
+"""Settings of a server: frozen, checked once. The engine's own are in `octavo.config`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from octavo.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBounds:
+    """What one request may ask for at most; beyond it, it is refused before anything runs.
+
+    Raises ConfigError for a bound below 1.
+    """
+
+    max_body_bytes: int = 16 << 20
+    """Of the HTTP body."""
+    max_prompts: int = 256
+    """Prompts of one request to `/v1/completions`."""
+    max_n: int = 128
+    """Answers to one prompt; beams too."""
+    max_stop: int = 16
+    """Stop strings."""
+    max_stop_chars: int = 1000
+    """Of each of them."""
+    max_logit_bias: int = 1024
+    """Tokens with a bias; also those that are allowed, stop an answer, or are banned."""
+    max_logprobs: int = 20
+    """Likely tokens told for each position."""
+    max_messages: int = 4096
+    """Of a conversation."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value: object = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(
+                    f"{field.name} must be a whole number of at least 1, got {value!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How requests are taken, waited for and told of.
+
+    Raises ConfigError for a value that no server could use.
+    """
+
+    bounds: RequestBounds = RequestBounds()
+    max_queued_requests: int = 4096
+    """Requests, beside those that run, that are not refused."""
+    prefix_caching: bool = True
+    """False: no prompt finds anything in memory, not even its own tenant's."""
+    force_usage: bool = False
+    """Streams end in their usage whether asked to or not."""
+    stream_interval: int = 1
+    """Tokens of a choice that are sent together, if the request names no number."""
+    keep_alive_s: float = 10.0
+    """A stream that has been silent for so long sends a comment."""
+    drain_timeout_s: float = 30.0
+    """How long requests may go on once the server is told to end."""
+    core_timeout_s: float = 300.0
+    """An engine that says nothing for so long while it has work is started again; 0: never."""
+    retry_after_s: float = 1.0
+    """What a refused client is told where nothing better is known."""
+    log_requests: bool = False
+    """Log prompts and options too."""
+    log_outputs: bool = False
+    """Log answers too."""
+    log_chars: int | None = None
+    """Characters of a text that are logged; None: all."""
+    tell_applied: bool = False
+    """Each piece of a stream comes with a comment that says when its step was applied, on the
+    clock that all processes of a host share. For measuring."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_queued_requests", 0), ("stream_interval", 1), ("log_chars", 0)):
+            value: object = getattr(self, name)
+            if name == "log_chars" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(
+                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                )
+        for name in ("keep_alive_s", "drain_timeout_s", "core_timeout_s", "retry_after_s"):
+            if not _seconds(getattr(self, name)):
+                raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)!r}")
+        if not self.keep_alive_s:
+            raise ConfigError("keep_alive_s must be above 0: silence is what it ends")
+
+
+def _seconds(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 <= value < math.inf
