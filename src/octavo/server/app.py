@@ -11,10 +11,13 @@ from octavo.server.failures import add_failures
 from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
-from octavo.server.routes import chat, completions, models, tokens
+from octavo.server.routes import chat, completions, metrics, models, tokens
 
-ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (models.router,)
-"""Those of which each needs nothing but the parts, in the order of the document."""
+ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
+    models.router,
+    metrics.router,
+)
+"""Those that need nothing but the parts, in the order of the document."""
 
 
 def build_app(parts: Parts) -> FastAPI:
