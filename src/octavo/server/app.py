@@ -9,11 +9,15 @@ from fastapi.routing import APIRoute
 
 from octavo.server.failures import add_failures
 from octavo.server.parts import Parts
+from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
-from octavo.server.routes import metrics, models
+from octavo.server.routes import chat, completions, metrics, models, tokens
 
-ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (models.router, metrics.router)
-"""In the order in which the document lists them."""
+ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
+    models.router,
+    metrics.router,
+)
+"""Those that need nothing but the parts, in the order of the document."""
 
 
 def build_app(parts: Parts) -> FastAPI:
@@ -27,9 +31,12 @@ def build_app(parts: Parts) -> FastAPI:
         redoc_url=None,
         generate_unique_id_function=_name,
     )
-    for router in ROUTERS:
-        app.include_router(router(parts))
-    add_failures(app, retry_after_s=parts.settings.retry_after_s)
+    prompter = Prompter(parts)
+    for router in (completions.router, chat.router, tokens.router):
+        app.include_router(router(parts, prompter))
+    for plain in ROUTERS:
+        app.include_router(plain(parts))
+    add_failures(app, parts)
     return app
 
 
