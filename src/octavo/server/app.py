@@ -1,0 +1,37 @@
+"""The HTTP application: all routes of a server, over its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from octavo.server.failures import add_failures
+from octavo.server.parts import Parts
+from octavo.server.release import VERSION
+from octavo.server.routes import models
+
+ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (models.router,)
+"""In the order in which the document lists them."""
+
+
+def build_app(parts: Parts) -> FastAPI:
+    """Return the application; whoever runs it starts the engine first, and stops it."""
+    app = FastAPI(
+        title="octavo",
+        version=VERSION,
+        description="A language model behind the API that clients of OpenAI's use.",
+        # Their pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_name,
+    )
+    for router in ROUTERS:
+        app.include_router(router(parts))
+    add_failures(app, retry_after_s=parts.settings.retry_after_s)
+    return app
+
+
+def _name(route: APIRoute) -> str:
+    return route.name

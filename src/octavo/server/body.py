@@ -1,0 +1,72 @@
+"""Bodies of requests: bounded, and read by a parser that takes nothing but JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from octavo.server.failures import ApiError
+
+
+def bounded_route(most: int) -> type[APIRoute]:
+    """Return a kind of route whose requests have bodies of at most so many bytes."""
+
+    class BoundedRequest(Request):
+        """Reads its body once, up to the bound."""
+
+        async def body(self) -> bytes:
+            if not hasattr(self, "_body"):
+                self._body = await _read(self, most)
+            return self._body
+
+        async def json(self) -> Any:  # any JSON value
+            return read_json(await self.body())
+
+    class BoundedRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def bounded(request: Request) -> Response:
+                return await handle(BoundedRequest(request.scope, request.receive))
+
+            return bounded
+
+    return BoundedRoute
+
+
+def read_json(body: bytes) -> object:
+    """Read a body. Raises ApiError where it is no JSON, such as NaN or half a character."""
+    try:
+        return msgspec.json.decode(body)
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+
+
+async def _read(request: Request, most: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > most:
+        raise _too_large(most)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > most:
+            raise _too_large(most)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(most: int) -> ApiError:
+    # What is left of the body is not read, so that the connection is of no use any more.
+    return ApiError(
+        413,
+        f"the body is larger than {most} bytes, the most that this server reads "
+        "(max_body_bytes): send less",
+        headers={"Connection": "close"},
+    )

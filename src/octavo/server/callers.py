@@ -1,0 +1,27 @@
+"""Who sends a request, and what it is called."""
+
+from __future__ import annotations
+
+import uuid
+
+from starlette.requests import HTTPConnection
+
+from octavo.server.parts import Parts
+from octavo.server.tenants import Tenant
+
+REQUEST_ID = "x-request-id"
+
+
+def tenant_of(connection: HTTPConnection, parts: Parts) -> Tenant | None:
+    """Return whose request it is: as the keys were read, or the one who needs none."""
+    known: object = getattr(connection.state, "tenant", None)
+    return known if isinstance(known, Tenant) else parts.keys.tenant(None)
+
+
+def request_id_of(connection: HTTPConnection) -> str:
+    """Return the id that whoever sent it chose, or the one that it was given first."""
+    known: object = getattr(connection.state, "request_id", None)
+    if not isinstance(known, str):
+        known = connection.headers.get(REQUEST_ID) or uuid.uuid4().hex
+        connection.state.request_id = known
+    return known

@@ -1,0 +1,149 @@
+"""From exceptions to the error bodies that clients of the OpenAI API read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from octavo.contract.sampling import SamplingParams
+from octavo.errors import EngineGone, OverLimit, RequestError
+from octavo.server.callers import request_id_of
+
+INVALID = "invalid_request_error"
+JSON = "application/json"
+
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""`type` of an error whose raiser names none; other statuses: a request that is not valid."""
+
+
+class ApiError(HTTPException):
+    """A request that is answered by an error, in the form that clients read."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.param = param
+        """Path of the field that is meant."""
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, object]:
+        """The error as JSON would have it."""
+        kind = _KINDS.get(self.status_code, "server_error" if self.status_code == 500 else INVALID)
+        return {
+            "error": {
+                "message": self.detail,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    @property
+    def response(self) -> Response:
+        """The error as an answer."""
+        return Response(
+            msgspec.json.encode(self.body),
+            self.status_code,
+            media_type=JSON,
+            headers=dict(self.headers or {}),
+        )
+
+
+def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
+    """Return what a client is told of an exception; of one that nobody foresaw, nothing.
+
+    retry_after_s: when to try again, where the exception does not know.
+    """
+    match error:
+        case ApiError():
+            return error
+        case HTTPException():
+            return _of_framework(error)
+        case RequestValidationError():
+            return _of_schema(error)
+        case RequestError():
+            message = str(error)
+            param, code = _meant(message), None
+            if _TOO_LONG.search(message):
+                code = "context_length_exceeded"
+            return ApiError(400, message, param=param, code=code)
+        case OverLimit():
+            status = 503 if error.of_server else 429
+            return ApiError(status, str(error), headers=_later(error.retry_after_s))
+        case EngineGone():
+            return ApiError(503, str(error), code="engine_gone", headers=_later(retry_after_s))
+        case _:
+            return ApiError(500, "internal error")
+
+
+def add_failures(app: FastAPI, *, retry_after_s: float) -> None:
+    """Let an app answer every exception by an error body."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return as_api_error(error, retry_after_s=retry_after_s).response
+
+    async def answer_unforeseen(request: Request, error: Exception) -> Response:
+        # Its text may hold anything: it is for the log alone, which whoever calls this writes.
+        return ApiError(500, f"internal error, request id {request_id_of(request)}").response
+
+    for kind in (HTTPException, RequestValidationError, RequestError, OverLimit, EngineGone):
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(Exception, answer_unforeseen)
+
+
+_TOO_LONG = re.compile(r"prompt (has|of|is) .*tokens")
+_FIRST_WORD = re.compile(r"[a-z][a-z_]*[a-z]")
+
+
+def _meant(message: str) -> str | None:
+    """Return the option that an error message begins with, as ours do."""
+    first = _FIRST_WORD.match(message)
+    word = first.group() if first else ""
+    return word if word in _OPTIONS else None
+
+
+_OPTIONS = frozenset((*SamplingParams.__struct_fields__, "priority"))
+
+
+def _later(seconds: float) -> dict[str, str]:
+    return {"Retry-After": str(max(1, math.ceil(seconds)))}
+
+
+def _of_framework(error: HTTPException) -> ApiError:
+    message = {
+        404: "there is no such route",
+        405: "this route does not take this method",
+    }.get(error.status_code, error.detail)
+    return ApiError(error.status_code, message, headers=error.headers)
+
+
+def _of_schema(error: RequestValidationError) -> ApiError:
+    """Name the first field that is wrong. What was sent is not repeated: it may be anything."""
+    first = error.errors()[0]
+    path = [str(step) for step in first["loc"] if step not in ("body", "query", "path")]
+    # Steps that name a member of a union, such as list[int], are not the client's.
+    param = ".".join(step for step in path if step.isidentifier() or step.isdigit()) or None
+    message = first["msg"]
+    if first["type"] == "missing" and param is None:
+        message = "the request has no body: send a JSON object"
+    return ApiError(400, f"{param}: {message}" if param else message, param=param)
