@@ -10,9 +10,9 @@ from fastapi.routing import APIRoute
 from octavo.server.failures import add_failures
 from octavo.server.parts import Parts
 from octavo.server.release import VERSION
-from octavo.server.routes import models
+from octavo.server.routes import metrics, models
 
-ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (models.router,)
+ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (models.router, metrics.router)
 """In the order in which the document lists them."""
 
 

@@ -1,0 +1,1 @@
+"""What a server counts, and how it says so to Prometheus."""
