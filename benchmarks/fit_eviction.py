@@ -22,6 +22,7 @@ from pathlib import Path
 from octavo.build import eviction_policy
 from octavo.memory.policies.lru import Lru
 from octavo.replay.bounds import optimum
+from octavo.replay.files import open_trace
 from octavo.replay.index import replay_index
 from octavo.replay.mooncake import read_mooncake
 from octavo.replay.sweep import Candidate, Capacity, capacities, sweep
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write a record here")
     options = parser.parse_args()
 
-    traces = [read_mooncake(path) for path in options.traces]
+    traces = [read_mooncake(open_trace(path)) for path in options.traces]
     shares = [*options.goal, *options.guard]
     halves = [first_half(trace, shares, options.warm) for trace in traces]
     fit = Fit(options.policy, halves, len(options.goal), options.slack)

@@ -10,6 +10,7 @@ import pytest
 from octavo.build import EVICTION_POLICIES
 from octavo.replay.cost import NAMED_COSTS
 from octavo.replay.engine import EngineSettings, replay_engine
+from octavo.replay.files import open_trace
 from octavo.replay.mooncake import read_mooncake
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
@@ -23,7 +24,7 @@ def test_replay_in_engine_mode(benchmark, name, rate, policy):
     path = TRACES / f"mooncake_{name}_trace.jsonl.gz"
     if not path.exists():
         pytest.skip(f"{path.name} is not in ../shared/data/traces")
-    trace = read_mooncake(path).at_rate(rate)
+    trace = read_mooncake(open_trace(path)).at_rate(rate)
     blocks = trace.working_set // 20
 
     tally = benchmark.pedantic(

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TypeAlias
 
+from octavo.cache_hints import Hint
 from octavo.contract.retention import Retention
 from octavo.contract.sampling import SamplingParams
 from octavo.engine.engine import Output
 from octavo.engine.thread import Accepted, EngineThread
 from octavo.errors import ConfigError
 from octavo.llm import LLM
-from octavo.prompts import Hint, Prompt
+from octavo.prompts import Prompt
 from octavo.results import RequestOutput
 from octavo.text.tokenizer import Tokenizer
 

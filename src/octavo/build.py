@@ -64,6 +64,7 @@ EVICTION_POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
 }
 """Which cached block goes first, by name. Parameters are keyword arguments with defaults."""
 
+_DEFAULT_POLICY = "lru"
 _SHARE = 0.25
 """Of the machine's free memory, for the default pool."""
 
@@ -108,27 +109,19 @@ def eviction_policy(
     """
     name, parameters = read_setting(what, write_setting(what, setting))
     row = named(what, name, EVICTION_POLICIES, group="octavo.eviction")
-    make = with_parameters(what, name, row, parameters)
-    try:
-        make()
-    except ConfigError as error:
-        raise ConfigError(f"{what} {name}: {error}") from None
-    return make
+    return with_parameters(what, name, row, parameters)
 
 
-def scheduling_policy(setting: str | Mapping[str, str | int | float]) -> Callable[[], Order]:
+def scheduling_policy(
+    setting: str | Mapping[str, str | int | float], what: str = "scheduling_policy"
+) -> Callable[[], Order]:
     """Return what makes the order of service that a setting names, with its parameters.
 
-    setting: as in `EngineConfig`. Raises ConfigError.
+    setting: as in `EngineConfig`. what: the setting's name in errors. Raises ConfigError.
     """
-    what = "scheduling_policy"
     name, parameters = read_setting(what, write_setting(what, setting))
-    make = with_parameters(what, name, named(what, name, ORDERS, group="octavo.orders"), parameters)
-    try:
-        make()
-    except ConfigError as error:
-        raise ConfigError(f"{what} {name}: {error}") from None
-    return make
+    row = named(what, name, ORDERS, group="octavo.orders")
+    return with_parameters(what, name, row, parameters)
 
 
 def pull_model(name: str, report: Report) -> Path:
@@ -374,12 +367,20 @@ def pool_blocks(
 
 
 def tenants_of(config: EngineConfig, rule: Reservation) -> tuple[TenantShare, ...]:
-    """Return the tenants of an engine. Raises ConfigError for a rule without shared blocks."""
+    """Return the tenants of an engine.
+
+    Raises ConfigError for a rule without shared blocks, if something is asked for that needs them.
+    """
     assert config.tenants is None or isinstance(config.tenants, str)
-    if rule.tokens is not None and (config.tenants is not None or config.pin_limit):
-        name = "pin_limit" if config.tenants is None else "tenants"
+    asked = {
+        "tenants": config.tenants is not None,
+        "pin_limit": bool(config.pin_limit),
+        "eviction_policy": config.eviction_policy != _DEFAULT_POLICY,
+    }
+    for name in (name for name, given in asked.items() if given and rule.tokens is not None):
         raise ConfigError(
-            f"{name} needs blocks that are shared, but reservation is {rule.name}: use on_demand"
+            f"{name} needs blocks that are shared, but reservation is {rule.name}: use on_demand, "
+            f"or leave {name} out"
         )
     return read_tenants(config.tenants)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import SupportsIndex, cast
+from typing import SupportsIndex, TypeGuard, cast
 
 from octavo.errors import ConfigError
 from octavo.parameters import write_setting
@@ -119,11 +120,7 @@ class EngineConfig:
         self._settle_count("kv_cache_memory_bytes", least=1)
         self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
-        record = cast("object", self.record)
-        if isinstance(record, Path):
-            object.__setattr__(self, "record", str(record))
-        elif record is not None and (not isinstance(record, str) or not record):
-            raise ConfigError(f"record must be the path of a file, got {record!r}")
+        self._settle_record()
 
     def _settle_count(self, name: str, *, least: int) -> None:
         """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""
@@ -146,16 +143,29 @@ class EngineConfig:
         share = cast("object", self.gpu_memory_utilization)
         if share is None:
             return
-        if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) <= 1:
+        if not (_is_number(share) and 0 < share <= 1):
             raise ConfigError(
-                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
+                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r:.80}"
             )
         object.__setattr__(self, "gpu_memory_utilization", float(share))
 
+    def _settle_record(self) -> None:
+        record = cast("object", self.record)
+        if record is None:
+            return
+        path = str(record) if isinstance(record, Path) else record
+        try:
+            possible = isinstance(path, str) and path and b"\0" not in os.fsencode(path)
+        except UnicodeEncodeError:
+            possible = False
+        if not possible:
+            raise ConfigError(f"record must be the path of a file, got {record!r:.80}")
+        object.__setattr__(self, "record", path)
+
     def _settle_pin_limit(self) -> None:
         share = cast("object", self.pin_limit)
-        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= float(share) < 1:
-            raise ConfigError(f"pin_limit must be a share from 0 to below 1, got {share!r}")
+        if not (_is_number(share) and 0 <= share < 1):
+            raise ConfigError(f"pin_limit must be a share from 0 to below 1, got {share!r:.80}")
         object.__setattr__(self, "pin_limit", float(share))
 
     def _check_load(self) -> None:
@@ -187,3 +197,8 @@ class EngineConfig:
         self._settle_count("threads", least=1)
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """True of a number of any kind, numpy's included; it may be too large for a float."""
+    return not isinstance(value, bool) and isinstance(value, Real)

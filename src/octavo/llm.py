@@ -22,11 +22,12 @@ from octavo.interrupts import interrupts_wait
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from octavo.cache_hints import Hint
     from octavo.contract.request import Request
     from octavo.contract.sampling import SamplingParams
     from octavo.engine.engine import Engine, Output
     from octavo.progress import Progress
-    from octavo.prompts import Hint, Prompt, RequestBuilder, Retentions, Tenants
+    from octavo.prompts import Prompt, RequestBuilder, Retentions, Tenants
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -234,12 +235,14 @@ class LLM:
         """
         runs = [_Run(number, output) for number, (_, output) in enumerate(requests)]
         added: list[str] = []
+        refused = True
         try:
             with interrupts_wait(), self._entry():
                 for (request, output), run in zip(requests, runs, strict=True):
                     output.effective_max_tokens = self._engine.add(request)
                     added.append(request.id)
                     self._runs[request.id] = run
+                refused = False
             while any(run.unread or run.open for run in runs):
                 if not any(run.unread for run in runs):
                     self._step()
@@ -253,7 +256,7 @@ class LLM:
                 with interrupts_wait(), self._lock:
                     for request_id in added:
                         self._runs.pop(request_id, None)
-                        self._engine.abort(request_id)
+                        self._engine.abort(request_id, withdrawn=refused)
 
     def _step(self) -> None:
         """Run one step and hand out its news."""
@@ -317,7 +320,8 @@ class LLM:
     def unpin(self, name: str | None = None, *, tenant: str | None = None) -> int:
         """Let go of what `Retention(pin=name)` keeps; None: of every name, or of every tenant.
 
-        Returns the number of blocks it may have held. They stay cached as any others.
+        Returns the number of blocks it may have held, 0 if no such pin holds any more. They stay
+        cached as any others. Raises RequestError for a tenant that there is not.
         """
         with self._lock:
             self._check_usable()

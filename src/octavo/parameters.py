@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
+from octavo.contract.numbers import plain
 from octavo.errors import ConfigError
 
 Value: TypeAlias = str | int | float | bool
@@ -40,10 +41,10 @@ def write_setting(what: str, setting: object) -> str:
     if isinstance(setting, str):
         return setting
     if not isinstance(setting, Mapping):
-        raise ConfigError(f"{what} must be a name, or a mapping with a name, got {setting!r}")
+        raise ConfigError(f"{what} must be a name, or a mapping with a name, got {setting!r:.80}")
     fields = dict(cast("Mapping[object, object]", setting))
-    _check_fields(what, fields)
-    return json.dumps(fields)
+    checked = _check_fields(what, fields)
+    return json.dumps(checked)
 
 
 def read_setting(what: str, text: str) -> tuple[str, dict[str, Value]]:
@@ -54,7 +55,9 @@ def read_setting(what: str, text: str) -> tuple[str, dict[str, Value]]:
     if not text.lstrip().startswith("{"):
         return text, {}
     try:
-        fields: object = json.loads(text)
+        fields = read_json(what, text)
+    except ConfigError:  # a ValueError too
+        raise
     except ValueError:
         fields = _read_flow(what, text)
     assert isinstance(fields, dict)  # it begins with a brace
@@ -64,16 +67,51 @@ def read_setting(what: str, text: str) -> tuple[str, dict[str, Value]]:
     return name, checked
 
 
+def read_json(what: str, text: str) -> object:
+    """Read JSON. Raises ConfigError for a key that stands twice, ValueError for what is no JSON."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        fields: dict[str, object] = {}
+        for key, value in pairs:
+            if key in fields:
+                raise _Twice(key)
+            fields[key] = value
+        return fields
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except _Twice as error:
+        raise _given_twice(what, text, error.args[0]) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class _Twice(Exception):
+    """An object has a key more than once."""
+
+
+def _given_twice(what: str, text: str, key: str) -> ConfigError:
+    return ConfigError(f"{what} {text:.80} gives {key} twice: leave one out")
+
+
 def with_parameters(
     what: str, name: str, row: Callable[..., _Row], parameters: Mapping[str, Value]
 ) -> Callable[[], _Row]:
-    """Return a callable that makes the part with its parameters.
+    """Return a callable that makes the part with its parameters; one is made to see that it can be.
 
-    Raises ConfigError for a parameter that it does not have or of another type; a bad value is
-    told, as ConfigError too, when the part is made.
+    Raises ConfigError for a parameter that it does not have or of another type, or a bad value.
     """
-    if not parameters:
-        return row
+    make = _bound(what, name, row, parameters) if parameters else row
+    try:
+        make()
+    except ConfigError as error:
+        raise ConfigError(f"{what} {name}: {error}") from None
+    return make
+
+
+def _bound(
+    what: str, name: str, row: Callable[..., _Row], parameters: Mapping[str, Value]
+) -> Callable[[], _Row]:
     known = _parameters(row)
     for key, value in parameters.items():
         if key not in known:
@@ -83,7 +121,9 @@ def with_parameters(
         if kinds is None:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[key] != "bool"):
-            raise ConfigError(f"{what} {name}: {key} must be of type {known[key]}, got {value!r}")
+            raise ConfigError(
+                f"{what} {name}: {key} must be of type {known[key]}, got {value!r:.80}"
+            )
         if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:  # nor is NaN
             raise ConfigError(
                 f"{what} {name}: {key} must be a number of at most {_LARGEST:.0e} in size, "
@@ -107,15 +147,18 @@ def _parameters(row: Callable[..., Any]) -> dict[str, str]:
 
 def _check_fields(what: str, fields: dict[object, object]) -> dict[str, Value]:
     checked: dict[str, Value] = {}
-    for key, value in fields.items():
+    for key, given in fields.items():
+        value = plain(given)
         if not isinstance(key, str):
             raise ConfigError(f"{what}: the names of parameters must be text, got {key!r}")
         if not isinstance(value, str | int | float):
-            raise ConfigError(f"{what}: {key} must be a text, a number or a bool, got {value!r}")
+            raise ConfigError(
+                f"{what}: {key} must be a text, a number or a bool, got {value!r:.80}"
+            )
         checked[key] = value
     name = checked.get(NAME)
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{what} {fields!r} names nothing: give {{name: lru}}, for example")
+        raise ConfigError(f"{what} {fields!r:.80} names nothing: give {{name: lru}}, for example")
     return checked
 
 
@@ -131,13 +174,13 @@ def _read_flow(what: str, text: str) -> dict[str, Value]:
             break
         key = item["key"].strip("\"'")
         if key in fields:
-            raise ConfigError(f"{what} {text} gives {key} twice")
+            raise _given_twice(what, text, key)
         fields[key] = _scalar(item["value"].strip())
         inside = rest[1:].lstrip()
         if not inside:
             return fields
     raise ConfigError(
-        f"{what} {text} cannot be read: write a name, or {{name: lfu, remember: 4}}, or JSON"
+        f"{what} {text:.80} cannot be read: write a name, or {{name: lfu, remember: 4}}, or JSON"
     )
 
 
@@ -146,6 +189,6 @@ def _scalar(text: str) -> Value:
         return text[1:-1]
     try:
         value: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text

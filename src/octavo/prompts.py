@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterable, Mapping
-from typing import SupportsIndex, TypeAlias, cast, get_args
+from typing import SupportsIndex, TypeAlias, cast
 
-from octavo.contract.hint import CacheHint, Word
+from octavo.cache_hints import Hint, check_hints, is_one_hint
+from octavo.contract.hint import CacheHint
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, choice_seed
 from octavo.contract.retention import DEFAULT_TENANT, Retention
@@ -15,13 +16,10 @@ from octavo.contract.sampling import SamplingParams
 from octavo.errors import RequestError
 from octavo.results import CompletionOutput, RequestOutput
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.unicode import check_unicode
 
 Prompt: TypeAlias = str | Mapping[str, object]
 """A text, `{"prompt": text}` or `{"prompt_token_ids": [ids]}`."""
-
-Hint: TypeAlias = Word | float | CacheHint | Iterable[CacheHint]
-"""A word or a probability for the whole text, or several `CacheHint` for its parts, in order."""
-
 
 Tenants: TypeAlias = str | Iterable[str] | None
 """One tenant for all prompts, or one per prompt."""
@@ -67,10 +65,8 @@ class RequestBuilder:
         else:
             params = _several(sampling_params, "sampling_params")
         ranks = [0] * len(many) if priority is None else _several(priority, "priority")
-        if cache_hint is None or isinstance(cache_hint, (str, int, float, CacheHint)):
-            hints: list[object] = [cache_hint] * len(many)
-        else:
-            hints = _several(cache_hint, "cache_hint")
+        one_hint = is_one_hint(cache_hint)
+        hints = [cache_hint] * len(many) if one_hint else _several(cache_hint, "cache_hint")
         names = _one_each(tenant, str, len(many), "tenant")
         wishes = _one_each(retention, Retention, len(many), "retention")
         for what, values in (
@@ -257,69 +253,6 @@ class RequestBuilder:
         return whole
 
 
-def check_hints(cache_hint: object, *, source: str) -> tuple[CacheHint, ...]:
-    """Check what is said of the further use of one request's KV.
-
-    source: who says it, where a hint names nobody. Raises RequestError.
-    """
-    if cache_hint is None:
-        return ()
-    if isinstance(cache_hint, (CacheHint, str, bytes, Mapping)) or not isinstance(
-        cache_hint, Iterable
-    ):
-        parts: list[object] = [cache_hint]
-    else:
-        parts = list(cast("Iterable[object]", cache_hint))
-    hints: list[CacheHint] = []
-    for part in parts:
-        hint = part if isinstance(part, CacheHint) else CacheHint(_says(part))
-        _check_hint(hint)
-        end = hints[-1].tokens if hints else 0
-        if end is None or (hint.tokens is not None and hint.tokens <= end):
-            raise RequestError(
-                f"cache_hint {hint!r} says something of no token, after "
-                f"{'all' if end is None else end} tokens: give leading tokens that grow from hint "
-                "to hint, and leave them out in the last"
-            )
-        hint = CacheHint(_says(hint.says), hint.tokens, hint.source or source)
-        hints.append(hint)
-    return tuple(hints)
-
-
-def _check_hint(hint: CacheHint) -> None:
-    """Raise RequestError for fields of the wrong type, which nobody else looks at."""
-    tokens, source = cast("object", hint.tokens), cast("object", hint.source)
-    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool)):
-        raise RequestError(f"cache_hint: tokens must be a whole number or None, got {tokens!r:.80}")
-    if not isinstance(source, str):
-        raise RequestError(f"cache_hint: source must be a text, got {source!r:.80}")
-    check_unicode(source, "cache_hint's source")
-
-
-def _says(value: object) -> Word | float:
-    if isinstance(value, str):
-        for word in get_args(Word):
-            if value == word:
-                return word
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
-    raise RequestError(
-        f"cache_hint must be one of {', '.join(get_args(Word))}, or a probability from 0 to 1, "
-        f"got {value!r:.80}"
-    )
-
-
-def check_unicode(text: str, what: str) -> None:
-    """Raise RequestError, naming the place, if a text holds half a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"{what} is not valid Unicode: it holds {text[error.start]!r} at character "
-            f"{error.start}; decode the bytes it came from with their own encoding"
-        ) from error
-
-
 def conversation(messages: object) -> list[dict[str, str]]:
     """Check one conversation for the chat template; parts of text are joined.
 
@@ -376,7 +309,7 @@ def _tenant(name: object) -> str:
 
 def _ranges(wish: object) -> tuple[Retention, ...]:
     ranges = () if wish is None else (wish,) if isinstance(wish, Retention) else wish
-    if not isinstance(ranges, Iterable):
+    if isinstance(ranges, (str, bytes, Mapping)) or not isinstance(ranges, Iterable):
         raise RequestError(f"retention must be a Retention, or several, got {wish!r:.80}")
     several = tuple(cast("Iterable[object]", ranges))
     for one in several:

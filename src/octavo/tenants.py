@@ -11,6 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, cast
 
 from octavo.errors import ConfigError
+from octavo.parameters import read_json
 
 if TYPE_CHECKING:
     from octavo.contract.retention import TenantShare
@@ -27,7 +28,9 @@ def write_tenants(setting: object) -> str | None:
         return None
     if isinstance(setting, str):
         try:
-            setting = json.loads(setting)
+            setting = read_json("tenants", setting)
+        except ConfigError:  # a ValueError too
+            raise
         except ValueError as error:
             raise ConfigError(
                 f"tenants {setting!r:.80} is no JSON ({error}): write "
@@ -67,9 +70,9 @@ def _share(name: object, fields: object) -> tuple[str, dict[str, float]]:
                 f"tenants: {name!r} has no share {key!r}; it has: {', '.join(_FIELDS)}"
             )
         number = isinstance(value, Real) and not isinstance(value, bool)
-        if not number or not 0 <= float(cast("float", value)) <= 1:
+        if not number or not 0 <= cast("float", value) <= 1:
             raise ConfigError(
-                f"tenants: {key} of {name!r} must be a share from 0 to 1, got {value!r}"
+                f"tenants: {key} of {name!r} must be a share from 0 to 1, got {value!r:.80}"
             )
     numbers = cast("Mapping[str, float]", given)
     share = {

@@ -88,6 +88,7 @@ BROKEN = [
     ("m.csv", b"ContextTokens,GeneratedTokens\n3,-1\n", "GeneratedTokens must be a whole number"),
     ("s.csv", b"ContextTokens,GeneratedTokens\n3\n", "GeneratedTokens must be a whole number"),
     ("j.jsonl", b'{"input_toks": 1', "line 1 is not JSON"),
+    ("i.jsonl", b'{"input_toks": 1e999, "output_toks": 1}', "input_toks must be a whole number"),
     ("l.jsonl", b"[1, 2]", "line 1 has no lengths"),
     ("o.jsonl", b"{}", "the names found are none; .*ContextTokens and GeneratedTokens"),
     ("w.csv", b",".join(b"c%d" % i for i in range(99)) + b"\n1\n", "'c11', …; rename"),

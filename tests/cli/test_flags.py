@@ -82,6 +82,16 @@ def test_a_line_that_cannot_be_read_is_refused_with_the_reason(line, message):
         read(*line)
 
 
+def test_a_value_that_fills_the_screen_is_not_repeated_whole():
+    with pytest.raises(UsageError) as error:
+        read("--size", "1" + "0" * 5000)
+
+    message = str(error.value)
+    assert message.startswith("argument --size: invalid int value: '1000")
+    assert message.endswith("0… (see `walk stroll --help`)")
+    assert len(message) < 400
+
+
 def test_what_is_needed_must_be_there():
     def go(place: Annotated[str, Argument(help="Where to.")], speed: Annotated[int, Option()]): ...
 

@@ -279,6 +279,8 @@ def test_numbers_of_numpy_are_numbers_in_every_option():
         ({"temperature": Fraction(10**400)}, "temperature must be a number"),
         ({"temperature": 1j}, "temperature must be a number"),
         ({"logit_bias": {True: 1.0}}, "logit_bias must be keyed by token ids, got True"),
+        ({"repetition_penalty": 10**400}, "above 0 .1: none. and finite, got 1000.*…"),
+        ({"logit_bias": {1: -(10**400)}}, "must be a finite number, got -1000.*…; allowed"),
         ({"logit_bias": {1: "1"}}, "must be a finite number, got '1'"),
         ({"stop_token_ids": [2.0]}, "stop_token_ids must be token ids, got 2.0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from octavo import LLM, CacheHint, SamplingParams
@@ -31,6 +32,18 @@ def test_a_number_is_a_probability():
     assert hints([ONE], 1) == hints([ONE], 1.0) == [(CacheHint(1.0),)]
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_numbers_of_numpy_are_numbers(kind):
+    parts = [CacheHint(kind(0.25), tokens=np.int64(2)), CacheHint("closed")]
+
+    assert hints([ONE, OTHER], kind(0.5)) == [(CacheHint(0.5),)] * 2
+    assert hints([ONE, OTHER], np.array([0.5, 1], kind)) == [(CacheHint(0.5),), (CacheHint(1.0),)]
+    assert hints([ONE], np.int8(1)) == [(CacheHint(1.0),)]
+    (((first, _),)) = hints([ONE], [parts])
+    assert first == CacheHint(0.25, tokens=2)
+    assert (type(first.says), type(first.tokens)) == (float, int)
+
+
 def test_parts_of_a_text_may_be_told_apart():
     parts = [CacheHint("shared", tokens=2), CacheHint("closed")]
 
@@ -45,7 +58,10 @@ def test_who_says_it_is_the_namespace_unless_the_hint_names_somebody():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("cache_hint", ["perhaps", -0.1, 1.5, float("nan"), True, [["x"]], [b""]])
+@pytest.mark.parametrize(
+    "cache_hint",
+    ["perhaps", -0.1, 1.5, float("nan"), True, [["x"]], [b""], [np.True_], 10**400],
+)
 def test_what_is_no_hint_is_refused(cache_hint):
     with pytest.raises(RequestError, match="cache_hint must be one of continues, closed, shared"):
         hints([ONE], cache_hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from octavo import LLM, ConfigError
@@ -45,7 +46,7 @@ def test_a_name_alone_has_no_parameters():
     ["{", "{}", "{lfu}", "{name lfu}", "{name: lfu remember: 4}", "{name: lfu", "{name: lfu}}",
      "{name: {name: lfu}}", "{name: lfu, : 4}", "{name: lfu, name: lru}", "{remember: 4}",
      '{"name": "lfu", "remember": [4]}', '{"name": "lfu", "remember": null}', '{"name": 3}',
-     "{name: lfu,, remember: 4}"],
+     "{name: lfu,, remember: 4}", '{"name": "lfu", "remember": 1, "remember": 1}'],
 )  # fmt: skip
 def test_what_is_no_mapping_of_a_name_is_refused(text):
     with pytest.raises(ConfigError, match="it"):
@@ -58,6 +59,12 @@ def test_a_written_mapping_reads_as_it_was():
     name, parameters = read_setting("it", write_setting("it", setting))
 
     assert {"name": name, **parameters} == setting
+
+
+def test_numbers_of_numpy_are_numbers_of_parameters():
+    setting = {"name": "lfu", "remember": np.float32(0.5), "x": np.int64(3)}
+
+    assert read_setting("it", write_setting("it", setting))[1] == {"remember": 0.5, "x": 3}
 
 
 @pytest.mark.parametrize("setting", [3, None, ["lru"], {"name": "lfu", "remember": [1]}, {1: "a"}])

@@ -32,10 +32,22 @@ def test_what_an_llm_has_recorded_can_be_replayed(tiny_gguf, tmp_path, capsys):
     assert run(["replay", str(path), "--mode", "engine", "--rate", "2", *asked]) == 0
 
 
-@pytest.mark.parametrize("path", ["", 7])
+@pytest.mark.parametrize("path", ["", 7, "a\0b", "half \ud800"])
 def test_a_recording_needs_the_path_of_a_file(tiny_gguf, path):
     with pytest.raises(ConfigError, match="record must be the path of a file"):
         LLM(str(tiny_gguf), record=path)
+
+
+def test_two_llms_do_not_record_into_one_file(tiny_gguf, tmp_path):
+    path = tmp_path / "traffic.jsonl"
+
+    with LLM(str(tiny_gguf), record=path):
+        before = path.read_bytes()
+        with pytest.raises(ConfigError, match=r"another engine is recording into .*traffic"):
+            LLM(str(tiny_gguf), record=path)
+        assert path.read_bytes() == before
+    with LLM(str(tiny_gguf), record=path):
+        assert len(path.read_bytes().splitlines()) == 3  # two headers and an empty line
 
 
 def test_an_llm_is_not_built_if_its_recording_cannot_be(tiny_gguf, tmp_path):

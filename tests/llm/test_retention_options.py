@@ -82,6 +82,16 @@ def test_unpin_lets_go_and_tells_how_much(llm):
     assert llm.unpin() == 0
 
 
+def test_unpin_tells_of_a_tenant_that_there_is_not(tiny_gguf, llm):
+    with pytest.raises(RequestError, match="tenant 'b' is not one of default, a"):
+        llm.unpin("rules", tenant="b")
+    with (
+        LLM(str(tiny_gguf), reservation="max") as other,
+        pytest.raises(RequestError, match="tenant 'b' is not one of default"),
+    ):
+        other.unpin(tenant="b")
+
+
 def test_metrics_tell_of_pins_and_tenants(llm):
     llm.generate(prompt(7), GREEDY, tenant="a", retention=Retention(end=KEPT, pin="rules"))
 
@@ -100,6 +110,8 @@ def test_an_async_engine_takes_the_same_options(tiny_gguf):
             wish = [Retention(end=KEPT, pin="rules")]
             async for _ in llm.generate(prompt(7), GREEDY, retention=wish, tenant="default"):
                 pass
+            with pytest.raises(RequestError, match="tenant 'b' is not one of default"):
+                await llm.unpin("rules", tenant="b")
             return await llm.unpin("rules")
 
     assert asyncio.run(ask()) == KEPT // 16
@@ -112,7 +124,7 @@ def test_an_async_engine_takes_the_same_options(tiny_gguf):
         ({"tenant": 3}, "tenant cannot be 3"),
         ({"tenant": ["a", "a"]}, "1 prompts, but 2 tenant"),
         ({"retention": "high"}, "retention cannot be 'high'"),
-        ({"retention": ["high"]}, "retention must be a Retention, or several, got 'h'"),
+        ({"retention": ["high"]}, "retention must be a Retention, or several, got 'high'"),
         ({"retention": [3]}, "retention must be a Retention, or several, got 3"),
         ({"retention": [[Retention(0, 9), Retention(8)]]}, "must not overlap"),
         (
@@ -143,6 +155,10 @@ def test_a_wrong_option_is_told_before_anything_runs(llm, options, told):
         ({"a": {"minimum": 0.5}}, "no share 'minimum'; it has: guaranteed, maximum"),
         ({"a": {"maximum": 2}}, "maximum of 'a' must be a share from 0 to 1, got 2"),
         ({"a": {"guaranteed": True}}, "guaranteed of 'a' must be a share"),
+        ({"a": {"guaranteed": 10**400}}, "guaranteed of 'a' must be a share"),
+        ('{"a": {}, "a": {}}', "gives a twice: leave one out"),
+        ('{"a": {"maximum": 1, "maximum": 0.5}}', "gives maximum twice"),
+        ("[" * 99_999, "is no JSON .it is nested too deeply"),
         ({"a": {"guaranteed": 0.5, "maximum": 0.4}}, "more than its maximum of 0.4"),
         ({"a": {"guaranteed": 0.6}, "b": {"guaranteed": 0.6}}, "guaranteed 1.2 of the KV memory"),
     ],
@@ -152,7 +168,7 @@ def test_wrong_shares_are_told(setting, told):
         EngineConfig(tenants=setting)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1, "half", True])
+@pytest.mark.parametrize("share", [-0.1, 1, "half", True, 10**400, float("nan")])
 def test_a_wrong_limit_on_pins_is_told(share):
     with pytest.raises(ConfigError, match="pin_limit must be a share from 0 to below 1"):
         EngineConfig(pin_limit=share)
@@ -165,9 +181,11 @@ def test_shares_as_json_and_as_a_mapping_are_one_setting():
 
 
 @pytest.mark.parametrize(
-    "options", [{"tenants": {"a": {}}}, {"pin_limit": 0.2}], ids=["tenants", "pin_limit"]
+    "options",
+    [{"tenants": {"a": {}}}, {"pin_limit": 0.2}, {"eviction_policy": "lfu"}],
+    ids=["tenants", "pin_limit", "eviction_policy"],
 )
-def test_contiguous_baselines_know_neither_tenants_nor_pins(tiny_gguf, options):
+def test_contiguous_baselines_know_neither_tenants_nor_pins_nor_policies(tiny_gguf, options):
     with pytest.raises(ConfigError, match=r"needs blocks that are shared, .* use on_demand"):
         LLM(str(tiny_gguf), reservation="max", **options)
 
@@ -203,3 +221,13 @@ def test_the_embedded_model_computes_a_pinned_rulebook_once(smollm2_path):
             )
 
     assert cached == [0] + [length // 16 * 16] * 3
+
+
+def test_a_call_of_which_one_prompt_is_refused_leaves_no_pins(llm):
+    pins = [Retention(end=KEPT, pin="rules"), Retention(pin="too much")]
+    long = {"prompt_token_ids": [2] * 230}
+
+    with pytest.raises(RequestError, match="pin 'too much'"):
+        llm.generate([prompt(5), long], GREEDY, retention=pins)
+
+    assert llm.unpin() == 0

@@ -78,19 +78,6 @@ def test_copying_a_part_of_a_text_begins_its_time_anew():
     assert knows(desk, TEXT[:4]) == 4
 
 
-def test_a_source_that_a_pin_wants_is_no_less_room_once_it_is_copied():
-    desk = Desk.paged(4, pin_limit=0.25)
-    desk.running([1, 1, 1])
-    desk.release(desk.written(TEXT[:4]))
-    desk.waiting([*TEXT[:4], 9], retention=(Retention(pin="rules"),))
-    seq = desk.waiting([*TEXT[:3], *range(8)])
-    assert desk.cache.shortage(seq, desk.cache.lookup(seq)) == 0
-
-    assert desk.admit(seq)
-
-    desk.cache.check()
-
-
 def test_a_pinned_source_stays_pinned():
     desk = Desk.paged(6, pin_limit=0.25)
     desk.release(desk.written(TEXT[:4], retention=(Retention(pin="rules"),)))

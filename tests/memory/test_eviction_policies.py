@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from octavo.build import EVICTION_POLICIES
 from octavo.memory.block import Block
 from octavo.memory.policies.arc import Arc
 from octavo.memory.policies.bonus import Bonus
@@ -56,6 +57,29 @@ def text(number, blocks=1):
 def once(first, count):
     """Texts of one block that nobody asks for again."""
     return [text(number) for number in range(first, first + count)]
+
+
+def left_without_a_beginning(policy):
+    """Tokens of a text's later part that are cached though the earlier part is gone, at most."""
+    desk = Desk.paged(20, policy=policy)
+    for blocks in (4, 8, 16):
+        desk.release(desk.written(range(BLOCK * blocks)))
+    device, most = desk.tiers[0], 0
+    while device.pool.available:
+        device.pool.take(1)
+        found = desk.cache.lookup(desk.waiting([*range(16 * BLOCK), 0])).tokens
+        most = max(most, BLOCK * len(device.keyed()) - found)
+    return most
+
+
+@pytest.mark.parametrize("name", sorted(set(EVICTION_POLICIES) - {"fifo", "s3fifo"}))
+def test_a_text_that_went_on_is_given_up_from_its_end(name):
+    assert left_without_a_beginning(EVICTION_POLICIES[name]) == 0
+
+
+@pytest.mark.parametrize("policy", [Fifo, S3Fifo])
+def test_in_a_queue_a_text_goes_before_what_went_on_from_it_later(policy):
+    assert left_without_a_beginning(policy) >= 8 * BLOCK
 
 
 # ── first in, first out ───────────────────────────────────────────────────────────────────

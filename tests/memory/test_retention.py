@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from octavo.build import EVICTION_POLICIES
@@ -200,16 +201,31 @@ def test_ranges_that_cannot_be_are_told(ranges, told):
         keeps_of(ranges, 50)
 
 
+def test_numbers_of_numpy_are_numbers_in_every_field():
+    given = Retention(np.int64(3), np.uint8(9), np.int16(80), np.float32(0.5), "x")
+
+    assert given == Retention(3, 9, 80, 0.5, "x")
+    assert {type(getattr(given, name)) for name in ("start", "end", "priority")} == {int}
+    assert type(given.ttl_s) is float
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"start": -1}, "from -1 to None is empty"),
         ({"start": 5, "end": 5}, "from 5 to 5 is empty"),
         ({"priority": 101}, "from 0 .* to 100, got 101"),
-        ({"priority": "high"}, "must be a whole number, got 'high'"),
-        ({"ttl_s": 0}, "ttl_s must be above 0 and finite, got 0"),
-        ({"ttl_s": float("inf")}, "finite, got inf"),
-        ({"ttl_s": 1e9}, "ttl_s is 1000000000, but at most 31622400 seconds"),
+        ({"priority": "high"}, "must be a whole number from 0 .* got 'high'"),
+        ({"priority": True}, "must be a whole number from 0 .* got True"),
+        ({"priority": np.True_}, "must be a whole number from 0 .* got np.True_"),
+        ({"priority": 35.0}, "must be a whole number from 0 .* got 35.0"),
+        ({"end": np.float64(5)}, "end must be a whole number, got 5.0"),
+        ({"start": 10**5000, "end": 5}, "from an int of 16610 bits to 5 is empty"),
+        ({"ttl_s": 0}, "ttl_s must be above 0 and at most 31622400 seconds, a year, got 0"),
+        ({"ttl_s": float("inf")}, "a year, got inf"),
+        ({"ttl_s": np.float32("nan")}, "a year, got nan"),
+        ({"ttl_s": 1e9}, "a year, got 1000000000.0"),
+        ({"ttl_s": 10**400}, "a year, got 1000.*…: leave it out"),
         ({"pin": True}, "pin must be the name .* got True"),
         ({"pin": ""}, "pin must be the name"),
     ],
@@ -337,7 +353,7 @@ def test_the_same_pin_by_many_requests_counts_once():
     for _ in range(9):
         desk.waiting(text(1, 3), retention=(Retention(pin="rules"),))
 
-    with pytest.raises(RequestError, match="needs 1 more blocks, and 3 of at most 3"):
+    with pytest.raises(RequestError, match="needs 1 more block, and 3 of at most 3"):
         desk.waiting(text(2), retention=(Retention(pin="rules"),))
 
 

@@ -51,6 +51,14 @@ def test_without_shares_all_blocks_are_one_tenants():
     assert cached(desk) == {"default": 3}
 
 
+def test_a_share_of_whole_blocks_is_not_rounded_down():
+    # In floating point 0.29 * 100 is less than 29, and so is 100 * 0.57 less than 57.
+    shares = Shares(100, [TenantShare("a", 0.29, 0.57)], pin_limit=0.29)
+
+    account = shares.account("a")
+    assert (account.guaranteed, account.maximum, shares.most_pinned) == (29, 57, 29)
+
+
 def test_blocks_within_a_guarantee_are_not_evicted_for_others():
     desk = desk_of(10, ("a", 0.4), ("b",))
     serve(desk, "a", 1, 2, 3, 4)
@@ -184,8 +192,37 @@ def test_whom_a_release_helps():
 
     waiting = [desk.waiting([3] * 7, tenant=name) for name in ("a", "b", "default")]
 
-    assert [desk.cache.serves(own, seq) for seq in waiting] == [True, False, False]
-    assert [desk.cache.serves(other, seq) for seq in waiting] == [False, True, True]
+    useful = [list(desk.cache.useful([own, other], seq)) for seq in waiting]
+    assert useful == [[own], [other], [other]]
+
+
+def test_a_request_is_no_victim_for_blocks_that_it_has_only_been_promised():
+    desk = desk_of(20, ("a", 0.5), ("b",))
+    slow = desk.waiting([1] * 51, tenant="a")
+    assert desk.admit(slow, upto=4 * BLOCK)
+
+    seq = desk.waiting([3] * 39, tenant="b")
+
+    assert list(desk.cache.useful([slow], seq, desk.cache.lookup(seq))) == []
+    assert list(desk.cache.useful([slow], desk.running([4], tenant="b"))) == []
+
+
+def test_what_is_found_is_looked_at_once_for_all_victims(monkeypatch):
+    desk = desk_of(400, ("a", 0.1), ("b",))
+    victims = [desk.running([n] * 15, tenant="b") for n in range(40)]
+    serve(desk, "a", 1)
+    seq = desk.waiting([NAMES["a"] + 1] * BLOCK + [7], tenant="a", salt="a")
+    hit, looked = desk.cache.lookup(seq), []
+
+    class Runs(tuple):
+        def __iter__(self):
+            looked.append(1)
+            return super().__iter__()
+
+    hit = hit._replace(runs=Runs(hit.runs))
+
+    assert list(desk.cache.useful(victims, seq, hit)) == victims
+    assert len(looked) == 1
 
 
 def test_relief_counts_what_the_waiting_one_may_have():

@@ -137,11 +137,12 @@ class ManagerMachine(RuleBasedStateMachine):
             st.sampled_from((0, 35, 90)),
             st.sampled_from((None, 3)),
             st.sampled_from((None, None, "x", "y")),
+            st.booleans(),
         ),
     )
     def admit(self, prefix, tail, chunk: int, salt: str, hints, tenant: int, wishes) -> None:
-        end, priority, ttl_s, pin = wishes
-        before = self.desk.snapshot()
+        end, priority, ttl_s, pin, withdrawn = wishes
+        before, pins = self.desk.snapshot(), self.pins()
         try:
             seq = self.desk.waiting(
                 prefix + tail,
@@ -159,6 +160,9 @@ class ManagerMachine(RuleBasedStateMachine):
         assert self.desk.snapshot() == before, "lookup changed something"
         if not self.desk.admit(seq, min(seq.length, found + chunk)):
             assert self.desk.snapshot() == before, "a refused admission changed something"
+            if withdrawn:
+                self.cache.withdraw(seq.request)
+                assert self.pins() == pins, "a request that was taken back left a pin"
             self.cache.part(seq.request)
         elif self.cache.loading(seq):
             self.loading[seq.id] = seq
@@ -203,6 +207,11 @@ class ManagerMachine(RuleBasedStateMachine):
         live = [*self.running.values(), *self.loading.values()]
         if not any(other.request is seq.request for other in live):
             self.cache.part(seq.request)
+
+    def pins(self) -> list[int]:
+        """Return how many texts each tenant pins by each name."""
+        pins = self.desk.tiers[0].pool.shelves.pins
+        return [pins.count(tenant, name) for tenant in self.tenants for name in "xy"]
 
     def pick(self, data: st.DataObject) -> Sequence:
         return self.running[data.draw(st.sampled_from(sorted(self.running)))]

@@ -119,9 +119,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         return request_id
 
     @precondition(lambda self: self.driver.requests)
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        self.driver.scheduler.abort(self.pick(data))
+    @rule(data=st.data(), withdrawn=st.booleans())
+    def abort(self, data: st.DataObject, withdrawn: bool) -> None:
+        scheduler = self.driver.scheduler
+        (scheduler.withdraw if withdrawn else scheduler.abort)(self.pick(data))
 
     @precondition(lambda self: self.driver.requests)
     @rule(data=st.data(), index=st.integers(0, 2))

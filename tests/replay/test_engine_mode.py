@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from replay_traces import trace_of, with_answers
@@ -14,7 +15,7 @@ from octavo.memory.policies.lru import Lru
 from octavo.replay.cost import StepCost
 from octavo.replay.engine import EngineSettings, replay_engine
 from octavo.replay.rows import spread
-from octavo.replay.trace import RecordedRequest, Trace
+from octavo.replay.trace import RecordedChoice, RecordedRequest, Trace
 
 COST = StepCost(((1, 0.02), (64, 0.03), (512, 0.2)), kv_token_s=2e-6, pair_s=1e-8, step_s=0.001)
 SETTINGS = EngineSettings(COST, max_num_seqs=32, max_num_batched_tokens=1024)
@@ -81,6 +82,29 @@ def test_under_pressure_it_stays_close_to_a_replay_of_every_token(block_size):
     assert quick.seconds == pytest.approx(plain.seconds, rel=0.01)
     for name in ("first_token_s", "queueing_s", "answer_s"):
         assert middle(getattr(quick, name)) == pytest.approx(middle(getattr(plain, name)), rel=0.05)
+
+
+@pytest.mark.parametrize(("share", "seqs"), [(1.0, 32), (0.2, 32), (1.0, 2)])
+def test_several_answers_to_a_prompt_are_given_as_by_a_replay_of_every_token(share, seqs):
+    trace = chats(block_size=16, gap_s=2.0, count=40)
+    requests = [
+        replace(one, more=(RecordedChoice(one.output_tokens, ()),) * (number % 4))
+        for number, one in enumerate(trace.requests)
+    ]
+    several, settings = (
+        replace(trace, requests=tuple(requests)),
+        replace(SETTINGS, max_num_seqs=seqs),
+    )
+    blocks = capacity(trace, share)
+
+    quick = replay_engine(several, Lru(), blocks, settings)
+    plain = replay_token_by_token(several, blocks, settings)
+
+    assert quick.output_tokens == plain.output_tokens
+    assert quick.cache.hits == pytest.approx(plain.cache.hits, rel=0.01)
+    assert quick.cache.evictions == pytest.approx(plain.cache.evictions, rel=0.02)
+    assert quick.seconds == pytest.approx(plain.seconds, rel=1e-3)
+    assert middle(quick.answer_s) == pytest.approx(middle(plain.answer_s), rel=0.02)
 
 
 def test_blocks_of_one_token_are_replayed_too():

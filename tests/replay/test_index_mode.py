@@ -9,10 +9,26 @@ from octavo.build import EVICTION_POLICIES
 from octavo.memory.policies.lru import Lru
 from octavo.replay.bounds import endless, optimum
 from octavo.replay.index import replay_index
+from octavo.replay.trace import RecordedChoice, RecordedRequest, Trace
 
 
 def lru_hits(trace, capacity):
     return replay_index(trace, Lru(), capacity).hits
+
+
+def test_answers_that_begin_alike_share_what_they_have_in_common():
+    def keys(*names):
+        return tuple(name.encode() for name in names)
+
+    more = (RecordedChoice(9, keys("x1", "x2", "y3")), RecordedChoice(9, keys("x1", "z2")))
+    one = RecordedRequest(0.0, 4, 13, keys("p"), keys("x1", "x2", "x3"), more)
+    again = RecordedRequest(1.0, 16, 1, keys("p", "x1", "x2", "y3"))
+    trace = Trace("beams", 4, (one, again), partial=False)
+
+    tally = replay_index(trace, Lru(), trace.working_set)
+
+    assert trace.working_set == 6
+    assert (tally.hits, tally.evictions) == (4, 0)
 
 
 def test_a_prompt_finds_the_blocks_that_an_earlier_one_begins_with():

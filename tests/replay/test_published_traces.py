@@ -7,6 +7,7 @@ from replay_traces import public_trace
 
 from octavo.memory.policies.lru import Lru
 from octavo.replay.bounds import endless, optimum
+from octavo.replay.files import open_trace
 from octavo.replay.index import replay_index
 from octavo.replay.mooncake import read_mooncake
 from octavo.replay.sweep import capacities
@@ -34,7 +35,7 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def trace(name):
-    return read_mooncake(public_trace(name))
+    return read_mooncake(open_trace(public_trace(name)))
 
 
 def test_the_endless_cache_and_the_working_set(name, trace):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
+import threading
 
 import pytest
 from replay_traces import mooncake_rows, write_trace
@@ -154,7 +158,18 @@ BAD = [
     (["--mode", "z"], "--mode 'z' is not one of index, engine"),
     (["--rate", "2"], "--rate belongs to --mode engine"),
     (["--cost", "h200-llama-3.1-8b"], "--cost belongs to --mode engine"),
-    (["--mode", "engine", "--rate", "0"], "--rate must be a positive number, got 0.0"),
+    (["--mode", "engine", "--rate", "0"], "--rate must be from 0.000001 to 1000000, 1 being as"),
+    (["--mode", "engine", "--rate", "1e-320"], "--rate must be from 0.000001"),
+    (["--mode", "engine", "--rate", "inf"], "as recorded, got inf"),
+    (["--mode", "engine", "--scheduling-policy", "{name: fcfs, x: 1}"], "fcfs has no parameter"),
+    (["--seed", "3"], "--seed is about hints, but there are none: give --hint-error too"),
+    (["--hint-about", "block"], "--hint-about is about hints, but there are none"),
+    (["--policy", '{"name": "lfu", "remember": 1, "remember": 2}'], "gives remember twice"),
+    (["--policy", '{"name": ' + "[" * 99_999 + "}"], "[[[ is not one of lru, "),
+    (["--policy", "{name: lfu, remember: " + "[" * 99_999 + "}"], "must be of type float"),
+    (["--policy", "{name: lfu, remember: 1" + "0" * 5000 + "}"], "must be of type float"),
+    (["--capacity-blocks", "5000001"], "--capacity-blocks must be at most 5000000, got 5000001"),
+    (["--bootstrap", "9"], "--bootstrap compares with lru: give another --policy too"),
     (["--mode", "engine", "--cost", "h300"], "'h300' cannot be read"),
     (["--mode", "engine", "--max-num-seqs", "0"], "--max-num-seqs must be at least 1"),
     (["--mode", "engine", "--scheduling-policy", "x"], "--scheduling-policy 'x' is not one of"),
@@ -167,7 +182,7 @@ BAD = [
     (["--capacity-share", "0.00001"], "is less than one of the"),
     (["--block-size", "700"], "block size 700 is no multiple of 512"),
     (["--hint-error", "2"], "a hint is wrong with a probability from 0 to 1, got 2.0"),
-    (["--hint-about", "word"], "'word' is not one of request, prefix, block"),
+    (["--hint-error", "0", "--hint-about", "word"], "'word' is not one of request, prefix, block"),
     (["--bootstrap", "-1"], "--bootstrap must be from 0 to 100000, got -1"),
     (["--bootstrap", "9", "--policy", "fifo"], "--bootstrap compares with lru"),
     (["--jobs", "0"], "--jobs must be from 1 to 1024, got 0"),
@@ -185,12 +200,85 @@ def test_bad_input_is_one_line_and_exit_status_2(path, arguments, message, capsy
     captured = capsys.readouterr()
     assert message in captured.err
     assert len(captured.err.strip().splitlines()) == 1
+    assert len(captured.err) < 400
     assert captured.out == ""
+
+
+def test_an_order_of_service_takes_parameters(path, capsys):
+    order = "{name: depth_first, max_passed: 9}"
+
+    assert replay(path, "--mode", "engine", "--scheduling-policy", order, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["config"]["scheduling_policy"] == order
+    asked = ["--mode", "engine", "--policy", "lru", "--policy", "lfu", "--jobs", "2"]
+    assert run(["replay", str(path), *asked, "--scheduling-policy", order]) == 0
+
+
+def test_requests_that_are_refused_stand_in_the_table(path, capsys):
+    assert replay(path, "--mode", "engine", "--capacity-blocks", "5") == 0
+    captured = capsys.readouterr()
+    assert "refused" in captured.out
+    assert re.search(r"octavo: \d+ requests are refused at 5 blocks", captured.err)
+
+    assert replay(path, "--mode", "engine", "--capacity-share", "0.5") == 0
+    captured = capsys.readouterr()
+    assert "refused" not in captured.out + captured.err
+
+
+@pytest.mark.parametrize(("blocks", "shares"), [(1, [1.0]), (2, [0.5]), (12, [0.1, 0.2, 0.5])])
+def test_default_shares_of_less_than_a_block_are_left_out_with_a_word(
+    tmp_path, blocks, shares, capsys
+):
+    row = {"timestamp": 0, "input_length": 512 * blocks, "output_length": 1}
+    path = write_trace(tmp_path / "few.jsonl", [row | {"hash_ids": [*range(blocks)]}])
+
+    assert replay(path, "--json") == 0
+
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["config"]["capacity_share"] == shares
+    assert f"few.jsonl has {blocks} distinct blocks: capacity shares" in captured.err
 
 
 def test_a_trace_that_is_not_there_is_bad_input(tmp_path, capsys):
     assert replay(tmp_path / "none.jsonl") == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\0b", "half \ud800"])
+def test_a_name_that_no_file_can_have_is_bad_input(tmp_path, capsys, name):
+    assert replay(tmp_path / name) == 2
+
+    assert "cannot read" in capsys.readouterr().err
+
+
+# ── from a pipe ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pipe_is_read_once(path, tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer.start()
+
+    assert replay(pipe, "--json") == 0
+
+    writer.join()
+    assert json.loads(capsys.readouterr().out)["trace"]["requests"] == 60
+
+
+def test_a_minus_is_stdin(path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+
+    assert replay("-", "--json") == 0
+
+    assert json.loads(capsys.readouterr().out)["trace"]["name"] == "stdin"
+
+
+def test_stdin_that_is_closed_is_told(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+
+    assert replay("-") == 2
+
+    assert "cannot read 'stdin': stdin is closed, name a file" in capsys.readouterr().err
 
 
 # ── other files than Mooncake's ───────────────────────────────────────────────────────────

@@ -99,7 +99,24 @@ def test_prompts_of_one_length_say_nothing_of_pairs(tmp_path):
     assert find_cost(str(path)).pair_s == 0.0
 
 
-@pytest.mark.parametrize("text", ["{}", "[", '{"config": {}}'])
+def without(key, value):
+    """A record in which the first of some figures is another."""
+    one = record()
+    place = {"rows": one["lines"][0], "fixed_s": one["lines"][0], "context": one["requests"][0]}
+    place.get(key, one["config"] if key == "max_num_batched_tokens" else one)[key] = value
+    return json.dumps(one)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}", "[", '{"config": {}}', "[" * 99_999,
+        without("lines", []), without("requests", []), without("fixed_s", float("nan")),
+        without("fixed_s", 0), without("rows", 0), without("rows", 10**400),
+        without("context", 0), without("max_num_batched_tokens", 0),
+        without("max_num_batched_tokens", 10**400),
+    ],
+)  # fmt: skip
 def test_what_is_no_record_is_refused(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)

@@ -9,6 +9,7 @@ from replay_traces import mooncake_rows, trace_of, write_trace
 
 from octavo.errors import ConfigError
 from octavo.replay.bounds import endless
+from octavo.replay.files import open_trace
 from octavo.replay.mooncake import read_mooncake
 from octavo.replay.trace import in_blocks
 
@@ -20,7 +21,7 @@ def changed(**fields):
 
 
 def test_hash_ids_become_keys_of_sixteen_bytes(tmp_path):
-    trace = read_mooncake(write_trace(tmp_path / "t.jsonl", [ROW]))
+    trace = read_mooncake(open_trace(write_trace(tmp_path / "t.jsonl", [ROW])))
 
     (request,) = trace.requests
     assert request.keys == (bytes(16), b"\x01" + bytes(15))
@@ -28,8 +29,8 @@ def test_hash_ids_become_keys_of_sixteen_bytes(tmp_path):
 
 
 def test_a_packed_trace_reads_as_a_plain_one(tmp_path):
-    plain = read_mooncake(write_trace(tmp_path / "t.jsonl", mooncake_rows()))
-    packed = read_mooncake(write_trace(tmp_path / "t.jsonl.gz", mooncake_rows()))
+    plain = read_mooncake(open_trace(write_trace(tmp_path / "t.jsonl", mooncake_rows())))
+    packed = read_mooncake(open_trace(write_trace(tmp_path / "t.jsonl.gz", mooncake_rows())))
 
     assert packed.requests == plain.requests
 
@@ -37,7 +38,7 @@ def test_a_packed_trace_reads_as_a_plain_one(tmp_path):
 def test_the_working_set_counts_a_block_once(tmp_path):
     rows = [ROW, changed(hash_ids=[0, 2]), changed(input_length=512, hash_ids=[0])]
 
-    trace = read_mooncake(write_trace(tmp_path / "t.jsonl", rows))
+    trace = read_mooncake(open_trace(write_trace(tmp_path / "t.jsonl", rows)))
 
     assert trace.working_set == 3
     assert trace.references == 5
@@ -46,7 +47,7 @@ def test_the_working_set_counts_a_block_once(tmp_path):
 def test_requests_come_in_the_order_of_time(tmp_path):
     rows = [changed(timestamp=3000), changed(timestamp=1000), changed(timestamp=2000)]
 
-    trace = read_mooncake(write_trace(tmp_path / "t.jsonl", rows))
+    trace = read_mooncake(open_trace(write_trace(tmp_path / "t.jsonl", rows)))
 
     assert [one.time_s for one in trace.requests] == [1.0, 2.0, 3.0]
     assert trace.middle_s == 2.0
@@ -56,7 +57,7 @@ def test_empty_lines_are_passed_over(tmp_path):
     path = write_trace(tmp_path / "t.jsonl", [ROW])
     path.write_bytes(b"\n" + path.read_bytes() + b"\n\n")
 
-    assert len(read_mooncake(path).requests) == 1
+    assert len(read_mooncake(open_trace(path)).requests) == 1
 
 
 def test_larger_blocks_are_known_by_their_last_part():
@@ -90,6 +91,11 @@ BAD = [
     ([changed(input_length="x")], "line 1 is no request of a Mooncake trace: Expected `int`"),
     ([changed(input_length=-1)], "line 1 is no request of a Mooncake trace: Expected `int` >= 0"),
     ([changed(hash_ids=[0, -1])], "line 1 is no request of a Mooncake trace: Expected `int` >= 0"),
+    ([changed(output_length=10**400)], "Expected `int` <= 100000000 - at `$.output_length`"),
+    ([changed(timestamp=10**400)], "Number out of range - at `$.timestamp`"),
+    ([changed(timestamp=1e300)], "Expected `float` <= "),
+    ([changed(input_length=9, hash_ids=[2**128])], "a hash id has 129 bits, but at most 128"),
+    ([changed(input_length=9, hash_ids=[10**400])], "a hash id has 1329 bits, but at most 128"),
     ([{"prompt": "hello"}], "missing required field `timestamp`"),
     ([ROW, changed(input_length=513 * 2)], "line 2: 2 hash_ids for 1026 tokens"),
     (
@@ -107,9 +113,24 @@ def test_a_trace_that_says_nothing_about_prefixes_is_refused(tmp_path, rows, mes
     path = write_trace(tmp_path / "t.jsonl", rows)
 
     with pytest.raises(ConfigError) as error:
-        read_mooncake(path)
+        read_mooncake(open_trace(path))
     assert message in str(error.value)
     assert str(path) in str(error.value)
+
+
+def test_the_largest_hash_id_is_read(tmp_path):
+    rows = [changed(input_length=9, hash_ids=[2**128 - 1])]
+
+    assert read_mooncake(open_trace(write_trace(tmp_path / "t.jsonl", rows))).working_set == 1
+
+
+@pytest.mark.parametrize("data", [b"[" * 99_999, b'{"timestamp": "\xff"}', b"\xff"])
+def test_a_line_that_cannot_be_decoded_is_named(tmp_path, data):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b"\n" + data)
+
+    with pytest.raises(ConfigError, match="line 2 is no request of a Mooncake trace"):
+        read_mooncake(open_trace(path))
 
 
 @pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b"{}" * 99)[:-9]])
@@ -118,4 +139,4 @@ def test_a_damaged_archive_is_refused(tmp_path, data):
     path.write_bytes(data)
 
     with pytest.raises(ConfigError, match="cannot read"):
-        read_mooncake(path)
+        read_mooncake(open_trace(path))

@@ -20,7 +20,10 @@ from octavo.sched.scheduler import Scheduler
 
 
 def replay_token_by_token(trace: Trace, capacity: int, settings: EngineSettings) -> EngineTally:
-    """Answer a trace with LRU, as `replay_engine` does, without any of its shortcuts."""
+    """Answer a trace with LRU, as `replay_engine` does, without any of its shortcuts.
+
+    All answers to one prompt must have the same length; what they say is in no later prompt.
+    """
     size, cost, tally = trace.block_size, settings.cost, EngineTally()
     tier = Tier("plain", capacity, Lru())
     step_tokens = settings.max_num_batched_tokens
@@ -41,7 +44,8 @@ def replay_token_by_token(trace: Trace, capacity: int, settings: EngineSettings)
     while coming < len(requests) or scheduler.busy:
         while coming < len(requests) and requests[coming].time_s <= now:
             one = requests[coming]
-            params = SamplingParams(max_tokens=one.output_tokens, ignore_eos=True)
+            n = 1 + len(one.more)
+            params = SamplingParams(max_tokens=one.output_tokens, ignore_eos=True, n=n)
             scheduler.add(Request(id=str(coming), prompt=prompt(one), sampling=params, seed=0))
             coming += 1
         batch = scheduler.plan(now)
@@ -52,7 +56,7 @@ def replay_token_by_token(trace: Trace, capacity: int, settings: EngineSettings)
         for piece in batch.slices:
             seq = scheduler.sequence(piece.seq)
             assert seq is not None
-            number = ids.setdefault(piece.seq, int(seq.request.id))
+            number = ids.setdefault(piece.seq, (int(seq.request.id), seq.index))
             admitted.setdefault(number, now)
             preempted[number] = seq.preemptions
             tokens = len(piece.tokens)
@@ -65,19 +69,20 @@ def replay_token_by_token(trace: Trace, capacity: int, settings: EngineSettings)
         tally.steps += 1
         sampled = {s.seq: Sampled(next(fresh), 0.0) for p in batch.slices for s in p.samples}
         for update in scheduler.apply(batch, StepResult(batch.step, sampled)):
-            number = int(update.request_id)
+            number = int(update.request_id), update.index
             done[number] = done.get(number, 0) + 1
             first.setdefault(number, now)
             cached.setdefault(number, update.cached_tokens)
             if update.finish is not None:
                 last[number] = now
     for number, one in enumerate(requests):
-        tally.cache.count(one, cached[number] // size, size)
-        tally.first_token_s.append(first[number] - one.time_s)
-        tally.queueing_s.append(admitted[number] - one.time_s)
-        tally.answer_s.append(last[number] - one.time_s)
-        tally.preempted.append(preempted[number])
-        tally.output_tokens += one.output_tokens
+        answers = [(number, index) for index in range(1 + len(one.more))]
+        tally.cache.count(one, cached[number, 0] // size, size)
+        tally.first_token_s.append(first[number, 0] - one.time_s)
+        tally.queueing_s.append(admitted[number, 0] - one.time_s)
+        tally.answer_s.append(max(last[answer] for answer in answers) - one.time_s)
+        tally.preempted.append(sum(preempted.get(answer, 0) for answer in answers))
+        tally.output_tokens += len(answers) * one.output_tokens
     tally.seconds = now - requests[0].time_s
     tally.cache.evictions = tier.pool.evictions
     assert not math.isnan(now)

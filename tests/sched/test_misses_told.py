@@ -109,3 +109,21 @@ def test_every_token_was_found_or_is_missing_or_is_the_last(seed, move_failure):
     found = stats.prefix_hit_tokens + sum(stats.missed_tokens.values())
     assert found == stats.prefix_query_tokens - 40
     assert all(count >= 0 for count in stats.missed_tokens.values())
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_beam_search": True, "beam_width": 3}, {"n": 3}, {}], ids=["beams", "n", "one"]
+)
+@pytest.mark.parametrize("failing", range(1, 6))
+def test_what_comes_back_after_a_failed_step_is_not_counted_again(options, failing):
+    broken = iter(step == failing for step in range(1, 1000))
+    driver = Driver.paged(80, budget=8, fate=lambda batch: "broken" if next(broken) else None)
+    driver.add(make_request("other", TEXT, max_tokens=12))
+    driver.add(make_request("r", [*TEXT, 1, 2, 3], max_tokens=5, **options))
+
+    driver.run()
+
+    stats = driver.scheduler.stats
+    found = stats.prefix_hit_tokens + sum(stats.missed_tokens.values())
+    assert stats.prefix_query_tokens == len(TEXT) * 2 + 3
+    assert found == stats.prefix_query_tokens - 2, "all but the last token of each prompt"

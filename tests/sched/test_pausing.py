@@ -99,3 +99,62 @@ def test_a_search_is_resumed_after_its_first_beams_have_died():
     driver.run(max_steps=100)
 
     driver.check_answers()
+
+
+def test_a_paused_choice_gives_way_to_one_that_came_later_and_needs_room():
+    driver = Driver.paged(8, max_num_seqs=3, storm_guard_tokens=0)
+    driver.add(make_request("paused", [1] * 12, max_tokens=12))
+    driver.add(make_request("later", [2] * 12, max_tokens=16))
+    driver.step()
+    driver.scheduler.pause("paused", 0)
+
+    for _ in range(20):
+        driver.step()
+
+    assert len(driver.answers["later", 0].tokens) == 16
+    driver.scheduler.resume("paused", 0)
+    driver.run()
+    driver.check_answers()
+
+
+@pytest.mark.parametrize(("blocks", "places"), [(8, 3), (40, 1)], ids=["blocks", "places"])
+def test_a_paused_choice_gives_way_to_one_that_waits(blocks, places):
+    driver = Driver.paged(blocks, max_num_seqs=places)
+    driver.add(make_request("paused", [1] * 16, max_tokens=12))
+    driver.step()
+    driver.scheduler.pause("paused", 0)
+    driver.add(make_request("later", [2] * 16, max_tokens=4))
+
+    for _ in range(6):
+        driver.step()
+
+    assert len(driver.answers["later", 0].tokens) == 4
+    driver.scheduler.resume("paused", 0)
+    driver.run()
+    driver.check_answers()
+
+
+def test_a_paused_choice_keeps_its_blocks_while_others_find_room():
+    driver = Driver.paged(40, max_num_seqs=3)
+    driver.add(make_request("paused", [1] * 16, max_tokens=12))
+    driver.step()
+    driver.scheduler.pause("paused", 0)
+    driver.add_all(make_request(name, [2] * 16, max_tokens=4) for name in ("one", "two"))
+
+    for _ in range(6):
+        driver.step()
+
+    assert not driver.scheduler.stats.preemptions
+
+
+def test_a_choice_that_is_paused_without_giving_way_keeps_its_blocks_from_those_behind_it():
+    driver = Driver.paged(8, max_num_seqs=3)
+    driver.add(make_request("paused", [1] * 16, max_tokens=12))
+    driver.step()
+    driver.scheduler.pause("paused", 0, gives_way=False)
+    driver.add(make_request("later", [2] * 16, max_tokens=4))
+
+    for _ in range(6):
+        driver.step()
+
+    assert not driver.answers["later", 0].tokens

@@ -140,6 +140,24 @@ def test_a_tenant_that_grows_beyond_its_maximum_displaces_its_own():
     driver.check_answers()
 
 
+def test_an_urgent_request_whose_text_is_arriving_does_not_keep_others_from_displacing():
+    driver = driver_of(20, order="priority", max_num_seqs=9, host_blocks=40)
+    driver.add(make_request("before", [49] * 32, max_tokens=1))
+    driver.run()
+    driver.add_all(request(f"slow{i}", "default", i, 9, priority=5, max_tokens=9) for i in (1, 2))
+    for _ in range(3):
+        driver.step()
+
+    urgent = {"priority": 0, "max_tokens": 9}
+    driver.add_all(make_request(name, [49] * 32 + [1], **urgent) for name in ("loads", "follows"))
+    driver.add(request("other", "default", 4, 9, **urgent))
+    driver.step()
+
+    assert running(driver) == ["other"]
+    driver.run()
+    driver.check_answers()
+
+
 def test_a_guarantee_protects_running_requests_from_urgent_ones_of_others():
     driver = driver_of(20, ("a", 0.5), ("b",), order="priority", max_num_seqs=9)
     driver.add(request("a0", "a", 1, 10, priority=5, max_tokens=9))
@@ -165,6 +183,19 @@ def test_an_urgent_request_beyond_its_maximum_displaces_nobody_elses():
     driver.step()
 
     assert set(running(driver)) == {"d", "a1"}
+
+
+def test_an_urgent_request_that_is_paused_does_not_keep_others_of_its_tenant_from_displacing():
+    driver = driver_of(20, order="priority", max_num_seqs=9)
+    driver.add_all(request(f"slow{i}", "default", i, 9, priority=5, max_tokens=9) for i in (1, 2))
+    driver.step()
+    driver.add(request("paused", "default", 3, 8, priority=0, max_tokens=9))
+    driver.scheduler.pause("paused", 0)
+
+    driver.add(request("urgent", "default", 4, 8, priority=0, max_tokens=9))
+    driver.step()
+
+    assert running(driver) == ["urgent", "slow1"]
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once():

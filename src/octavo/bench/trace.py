@@ -104,7 +104,7 @@ def _lengths(row: object, where: str) -> tuple[int, int]:
 def _count(value: object, name: str, where: str) -> int:
     try:
         count = int(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # infinity is none
         count = -1
     if count < 0:
         raise ConfigError(f"{where}: {name} must be a whole number of tokens, found {value!r}")

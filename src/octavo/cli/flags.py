@@ -45,6 +45,9 @@ class _Given:
 Given: TypeAlias = Annotated[frozenset[str], _Given()]
 """Of a parameter: the names of those that the command line gives."""
 
+_LONGEST_ERROR = 300
+"""Characters of what is wrong with a line: it may repeat a value of any length."""
+
 _METAVARS: dict[Callable[[str], Any], str] = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
 
 
@@ -204,6 +207,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse a line."""
+        if len(message) > _LONGEST_ERROR:
+            message = message[:_LONGEST_ERROR] + "…"
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:

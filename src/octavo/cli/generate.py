@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from octavo.cli.options import (
 )
 from octavo.cli.output import note, print_json, say
 from octavo.cli.sampling import with_sampling
+from octavo.cli.wishes import Wishes, with_wishes
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import ConfigError, RequestError
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 
 @with_sampling
+@with_wishes
 def generate(
     *,
     prompts: Prompts = None,
@@ -56,6 +59,7 @@ def generate(
     load_format: LoadFormat = "auto",
     raw: Raw = False,
     params: SamplingParams,
+    wishes: Wishes,
     dtype: DType = "auto",
     kv_cache_dtype: KVDType = "auto",
     device: Device = "auto",
@@ -112,14 +116,29 @@ def generate(
         deterministic=deterministic,
         offline=offline,
     )
-    return _answer(llm, texts, params, raw=raw, json=json)
+    return _answer(llm, texts, params, wishes, raw=raw, json=json)
 
 
-def _answer(llm: LLM, texts: list[str], params: SamplingParams, *, raw: bool, json: bool) -> int:
+def _answer(
+    llm: LLM,
+    texts: list[str],
+    params: SamplingParams,
+    wishes: Wishes,
+    *,
+    raw: bool,
+    json: bool,
+) -> int:
     raw = raw or _lacks_template(llm)
-    results = llm.generate([_prompt(llm, text, raw=raw) for text in texts], params)
+    results = llm.generate(
+        [_prompt(llm, text, raw=raw) for text in texts],
+        params,
+        tenant=wishes.tenant,
+        retention=wishes.retention,
+        cache_hint=wishes.cache_hint,
+    )
     if json:
-        _print_json(llm, texts, params, results, raw=raw)
+        settings = {"sampling": params, "raw": raw, **asdict(wishes)}
+        _print_json(llm, texts, settings, results)
     else:
         _print_text(texts, results)
     failed = any(answer.finish_reason == "error" for r in results for answer in r.outputs)
@@ -189,12 +208,11 @@ def _print_text(texts: list[str], results: list[RequestOutput]) -> None:
 
 
 def _print_json(
-    llm: LLM, texts: list[str], params: SamplingParams, results: list[RequestOutput], *, raw: bool
+    llm: LLM, texts: list[str], settings: dict[str, object], results: list[RequestOutput]
 ) -> None:
     import msgspec
 
     built = llm.built
-    settings = {"sampling": msgspec.to_builtins(params), "raw": raw}
     payload: dict[str, object] = {
         "model": built.model_path.name,
         "dtype": built.layout.dtype,
@@ -204,7 +222,7 @@ def _print_json(
         ],
         "memory": msgspec.to_builtins(llm.memory_report()),
     }
-    print_json("octavo.generate/1", settings, payload, config=llm.config)
+    print_json("octavo.generate/1", msgspec.to_builtins(settings), payload, config=llm.config)
 
 
 def _result_keys(text: str, result: RequestOutput) -> dict[str, object]:

@@ -19,26 +19,28 @@ class Source:
     """A file of requests, and how to read it. Raises ConfigError for what it cannot be."""
 
     def __init__(self, path: Path, format: str | None, tokenizer: str | None) -> None:
+        from octavo.replay.files import open_trace
         from octavo.replay.formats import TRANSCRIPT, find_format
 
-        self._path = path
-        self._format = find_format(path, format)
+        self._file = open_trace(path)
+        self._format = find_format(self._file, format)
         self._text = self._format.name == TRANSCRIPT
         self._tokenizer = tokenizer
         if tokenizer is not None and not self._text:
             raise ConfigError(
-                f"--tokenizer is for transcripts, but {path} is of format {self._format.name}: "
-                "leave it out"
+                f"--tokenizer is for transcripts, but {self._file} is of format "
+                f"{self._format.name}: leave it out"
             )
 
     def read(self, block_size: int | None) -> Trace:
         """Read it as blocks; None: as in the file, or as its kind has them as a rule."""
+        trace = self._format.read(self._file, block_size, self._encode)
         if not self._format.shares:
             note(
-                f"octavo: {self._path.name} has lengths alone: no prompt is known to begin like "
+                f"octavo: {self._file.name} has lengths alone: no prompt is known to begin like "
                 "another, so nothing can hit"
             )
-        return self._format.read(self._path, block_size, self._encode)
+        return trace
 
     def transcript(self) -> Transcript:
         """Read it as tokens."""
@@ -46,10 +48,10 @@ class Source:
 
         if not self._text:
             raise ConfigError(
-                f"--mode blocks needs the text of prompts, but {self._path} is of format "
+                f"--mode blocks needs the text of prompts, but {self._file} is of format "
                 f"{self._format.name}: give a transcript"
             )
-        return read_transcript(self._path, self._encode())
+        return read_transcript(self._file, self._encode())
 
     def keys(self) -> dict[str, object]:
         """Return what a JSON document says of it."""

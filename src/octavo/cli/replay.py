@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from octavo.cli import bench as options
+from octavo.cli.capacities import Sizes
 from octavo.cli.flags import Argument, Given, Option
-from octavo.cli.output import print_json
+from octavo.cli.output import note, print_json
 from octavo.cli.recorded import Source, print_blocks
 from octavo.errors import ConfigError
 from octavo.machine import available_cores
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from octavo.replay.trace import Trace
 
 TraceFile = Annotated[
-    Path, Argument(help="A recording, a Mooncake or Azure trace, lengths, or transcripts, …")
+    Path,
+    Argument(help="A recording, a Mooncake or Azure trace, lengths, or transcripts; - is stdin."),
 ]
 Policies = Annotated[
     list[str] | None,
@@ -56,7 +58,10 @@ FileFormat = Annotated[
 ]
 TokenizerOf = Annotated[
     str | None,
-    Option("--tokenizer", help="For transcripts: a model whose tokenizer to take."),
+    Option(
+        "--tokenizer",
+        help="For transcripts: a model whose tokenizer to take; default: the embedded one.",
+    ),
 ]
 Mode = Annotated[
     str,
@@ -69,7 +74,7 @@ Warm = Annotated[
     bool,
     Option("--warm", help="Count the second half of the time only; the first fills the cache."),
 ]
-Seed = Annotated[int, Option(help="index: of what is drawn at random.")]
+Seed = Annotated[int, Option(help="index: of the errors of hints, which are drawn at random.")]
 HintError = Annotated[
     float | None,
     Option(
@@ -90,12 +95,17 @@ Cost = Annotated[
 ]
 MaxSeqs = Annotated[int, Option(help="engine: sequences that run at once.")]
 StepTokens = Annotated[int, Option(help="engine: tokens computed in one step.")]
-Scheduling = Annotated[str, Option(help="engine: as --scheduling-policy of an engine.")]
+Scheduling = Annotated[
+    str,
+    Option(metavar="NAME|{NAME, …}", help="engine: as --scheduling-policy of an engine."),
+]
 Jobs = Annotated[int | None, Option(help="Processes; default: one per core of this process.")]
 
 _MOST_JOBS = 1024
 _MODES = ("index", "engine", "blocks")
 _MOST_DRAWS = 100_000
+_MOST_RATE = 1e6
+_OF_HINTS = ("hint_about", "seed")
 _OF_INDEX = ("hint_error", "hint_about", "seed", "bootstrap")
 _OF_ENGINES = ("rate", "cost", "max_num_seqs", "max_num_batched_tokens", "scheduling_policy")
 _OF_CACHES = ("policy", "capacity_share", "capacity_blocks", "warm", "jobs", "plot")
@@ -148,17 +158,19 @@ def replay(
     ask = _Asked(policies, engine, aids, warm=warm, jobs=_jobs(jobs))
     for name in ask.policies:
         _Named(name)()  # an unknown name is told before the work
-    sizes = _Sizes(capacity_share, capacity_blocks, given)
+    sizes = Sizes(capacity_share, capacity_blocks, given)
     recorded = source.read(_one_size(block_size)).at_rate(rate)
     found = _sweep(recorded, ask, sizes.of(recorded))
+    _note_refused(found)
     if plot is not None:
         _draw(found, recorded, plot, warm=warm)
     if json:
         settings = source.keys() | {"mode": mode, "policy": ask.policies}
         settings |= sizes.keys() | {"block_size": recorded.block_size, "warm": warm}
         if engine is None:
-            settings |= {"bootstrap": bootstrap, "hint_error": hint_error, "seed": seed}
-            settings["hint_about"] = None if hint_error is None else hint_about
+            settings |= {"bootstrap": bootstrap, "hint_error": hint_error}
+            hinted = {"seed": seed, "hint_about": hint_about}
+            settings |= dict.fromkeys(hinted) if hint_error is None else hinted
         else:
             settings |= {"rate": rate, "cost": cost, "scheduling_policy": scheduling_policy}
             settings["max_num_seqs"] = max_num_seqs
@@ -232,13 +244,20 @@ def _check_mode(mode: str, given: frozenset[str]) -> None:
         _refuse(given, _OF_INDEX, "index")
     if mode == "blocks":
         _refuse(given, _OF_CACHES, "index or --mode engine")
+    if "hint_error" not in given:
+        for flag in _flags(given, _OF_HINTS):
+            raise ConfigError(
+                f"{flag} is about hints, but there are none: give --hint-error too, or leave it out"
+            )
 
 
 def _refuse(given: frozenset[str], names: tuple[str, ...], mode: str) -> None:
-    for name in names:
-        if name in given:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} belongs to --mode {mode}: give that too, or leave it out")
+    for flag in _flags(given, names):
+        raise ConfigError(f"{flag} belongs to --mode {mode}: give that too, or leave it out")
+
+
+def _flags(given: frozenset[str], names: tuple[str, ...]) -> list[str]:
+    return ["--" + name.replace("_", "-") for name in names if name in given]
 
 
 def _one_size(text: str | None) -> int | None:
@@ -253,38 +272,18 @@ def _one_size(text: str | None) -> int | None:
 def _engine(
     cost: str, max_num_seqs: int, max_num_batched_tokens: int, scheduling_policy: str, rate: float
 ) -> EngineSettings:
-    from octavo.build import ORDERS
-    from octavo.executors.choice import named
+    from octavo.build import scheduling_policy as make_order
     from octavo.replay.cost import find_cost
     from octavo.replay.engine import EngineSettings
 
     options.step_limits(max_num_seqs, max_num_batched_tokens)
-    if not (0 < rate < math.inf):
-        raise ConfigError(f"--rate must be a positive number, got {rate}")
-    order = named("--scheduling-policy", scheduling_policy, ORDERS, group="octavo.orders")
+    if not 1 / _MOST_RATE <= rate <= _MOST_RATE:
+        raise ConfigError(
+            f"--rate must be from {1 / _MOST_RATE:f} to {_MOST_RATE:.0f}, 1 being as recorded, got "
+            f"{rate}"
+        )
+    order = make_order(scheduling_policy, "--scheduling-policy")
     return EngineSettings(find_cost(cost), max_num_seqs, max_num_batched_tokens, order)
-
-
-class _Sizes:
-    """Capacities, as they were asked for."""
-
-    def __init__(self, shares: str, blocks: str | None, given: frozenset[str]) -> None:
-        if blocks is not None and "capacity_share" in given:
-            raise ConfigError("--capacity-share and --capacity-blocks say the same: give one")
-        self._blocks = None if blocks is None else parse_counts(blocks, name="--capacity-blocks")
-        self._shares = _shares(shares)
-
-    def of(self, trace: Trace) -> list[Capacity]:
-        from octavo.replay.sweep import capacities, capacities_in_blocks
-
-        if self._blocks is not None:
-            return capacities_in_blocks(trace, self._blocks)
-        return capacities(trace, self._shares)
-
-    def keys(self) -> dict[str, object]:
-        if self._blocks is not None:
-            return {"capacity_blocks": self._blocks}
-        return {"capacity_share": self._shares}
 
 
 def _draws(count: int, policies: list[str]) -> int:
@@ -292,6 +291,8 @@ def _draws(count: int, policies: list[str]) -> int:
         raise ConfigError(f"--bootstrap must be from 0 to {_MOST_DRAWS}, got {count}")
     if count and "lru" not in policies:
         raise ConfigError("--bootstrap compares with lru: give --policy lru too")
+    if count and len(policies) == 1:
+        raise ConfigError("--bootstrap compares with lru: give another --policy too")
     return count
 
 
@@ -303,21 +304,6 @@ def _oracle(error: float | None, about: str, seed: int) -> Oracle | None:
     except ConfigError as reason:
         raise ConfigError(f"--hint-error, --hint-about: {reason}") from None
     return None if error is None else checked
-
-
-def _shares(text: str) -> list[float]:
-    shares: list[float] = []
-    for part in text.split(","):
-        try:
-            share = float(part)
-        except ValueError:
-            share = math.nan
-        if not 0 < share <= 1:
-            raise ConfigError(
-                f"--capacity-share must be numbers above 0 and up to 1, by commas, got {part!r}"
-            )
-        shares.append(share)
-    return list(dict.fromkeys(shares))
 
 
 def _jobs(jobs: int | None) -> int:
@@ -346,6 +332,20 @@ def _payload(found: Sweep | EngineSweep, trace: Trace) -> dict[str, object]:
         "optimum": found.optimum,
         "endless": found.endless,
     }
+
+
+def _note_refused(found: Sweep | EngineSweep) -> None:
+    """Say that rates of few requests stand beside bounds of all."""
+    from octavo.replay.sweep import Sweep
+
+    if isinstance(found, Sweep):
+        return
+    most = max(found.rows, key=lambda row: row.refused)
+    if most.refused:
+        note(
+            f"octavo: {most.refused} requests are refused at {most.capacity_blocks} blocks, being "
+            "longer or without a prompt: rates leave them out, optimum and endless do not"
+        )
 
 
 def _print(found: Sweep | EngineSweep, trace: Trace, *, warm: bool) -> None:

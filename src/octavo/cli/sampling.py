@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 from octavo.cli.flags import Option
+from octavo.cli.gathered import gathered
 from octavo.cli.options import (
     Choices,
     IgnoreEos,
@@ -55,31 +54,6 @@ LengthPenalty = Annotated[
 EarlyStopping = Annotated[
     str, Option(help="How soon enough ended texts are enough: true (at once), false, never.")
 ]
-
-
-def with_sampling(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the flags of `_sampling` in place of its parameter `params`."""
-    own = inspect.signature(command).parameters
-    flags = inspect.signature(_sampling).parameters
-    hints = get_type_hints(command, include_extras=True) | get_type_hints(
-        _sampling, include_extras=True
-    )
-    merged: list[inspect.Parameter] = []
-    for name, parameter in own.items():
-        merged += flags.values() if name == "params" else [parameter]
-    merged = [
-        one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in merged
-    ]
-
-    def run(**given: Any) -> int:  # what the flags hold
-        options = {name: given.pop(name) for name in flags}
-        return command(params=_sampling(**options), **given)
-
-    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, __name__
-    run.__annotations__ = {one.name: one.annotation for one in merged}
-    run.__dict__["__signature__"] = inspect.Signature(merged)
-    return run
 
 
 def _sampling(
@@ -148,3 +122,7 @@ def _bias(text: str) -> tuple[int, float]:
         raise RequestError(
             f"--logit-bias must be ID=VALUE, such as 42=-1.5, got {text!r}"
         ) from None
+
+
+with_sampling = gathered("params", _sampling)
+"""Gives a command the flags of `_sampling` in place of its parameter `params`."""

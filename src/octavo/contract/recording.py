@@ -27,23 +27,26 @@ class RecordingHeader(msgspec.Struct, frozen=True, tag="octavo.recording/1", tag
 class RecordedLine(
     msgspec.Struct, frozen=True, tag="request", tag_field="schema", omit_defaults=True
 ):
-    """One request; of several choices the first is told."""
+    """One request with all its choices."""
 
     time_s: float
     """When it came, since the header's `started_s`."""
     prompt: int
     """Tokens."""
     output: int
-    """Tokens of the answer."""
+    """Tokens of the answer; of several choices, of the first."""
     blocks: str
     """Hashes of all full blocks of prompt and answer, each of everything up to its block's end and
-    of the namespace, in base64."""
+    of the namespace, in base64; of several choices, of the first."""
     tenant: str
     """Hash of the salt that the tenant chose."""
     cached: int = 0
     """Prompt tokens found in memory."""
     outputs: tuple[int, ...] = ()
     """Tokens of each choice, if there were several."""
+    others: tuple[str, ...] = ()
+    """Of each choice but the first: hashes of the full blocks behind the prompt's, which begin with
+    what is left of the prompt. Recordings of before have none."""
     finish: str = "stop"
     """Why the answer ended."""
 

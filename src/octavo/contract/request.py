@@ -101,8 +101,10 @@ class Sequence:
     __slots__ = (
         "beam",
         "cached_tokens",
+        "counts_hits",
         "failures",
         "forks",
+        "gives_way",
         "id",
         "index",
         "keys",
@@ -171,6 +173,8 @@ class Sequence:
         """What is known of them, in order."""
         self.cached_tokens: int | None = None
         """Prompt tokens found in memory when the sequence was first admitted."""
+        self.counts_hits = False
+        """It runs since then, so that what it takes over is found too; never true of a fork."""
         self.miss: Miss | None = None
         """Why no more of them was found; also what only the operator may know."""
         self.load_deadline_s = 0.0
@@ -179,6 +183,8 @@ class Sequence:
         """Tokens whose KV was given up by the last preemption."""
         self.paused = False
         """It is given no tokens for now."""
+        self.gives_way = False
+        """Paused, and whoever can go on may have its blocks, whatever the ranks."""
         self.preemptions = 0
         self.failures = 0
         self.spared_until = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import msgspec
 
+from octavo.contract.numbers import is_number, is_whole, plain, shown
 from octavo.errors import RequestError
 
 DEFAULT_TENANT = "default"
@@ -42,36 +42,37 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds after its last use at which it is worth nothing any more, and goes before all
     else; None: never. Of a pin: seconds after the last request that names it; None: an hour."""
     pin: str | None = None
-    """Never evicted while the pin of this name holds."""
+    """Never evicted while the pin of this name holds, from when the request is accepted."""
 
     def __post_init__(self) -> None:
-        for name in ("start", "end", "priority"):
-            value: object = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole and not (name == "end" and value is None):
-                raise RequestError(f"retention: {name} must be a whole number, got {value!r}")
-        if self.start < 0 or (self.end is not None and self.end <= self.start):
+        for name in ("start", "end", "priority", "ttl_s"):
+            msgspec.structs.force_setattr(self, name, plain(getattr(self, name)))
+        self._check_range()
+        if not (is_whole(self.priority) and 0 <= self.priority <= MOST_PRIORITY):
             raise RequestError(
-                f"retention: the range from {self.start} to {self.end} is empty: start must be 0 "
-                "or more, and end greater"
+                "retention: priority must be a whole number from 0 (evicted first) to "
+                f"{MOST_PRIORITY}, got {shown(self.priority)}"
             )
-        if not 0 <= self.priority <= MOST_PRIORITY:
+        ttl = self.ttl_s
+        if ttl is not None and not (is_number(ttl) and 0 < ttl <= MOST_TTL_S):
             raise RequestError(
-                f"retention: priority must be from 0 (evicted first) to {MOST_PRIORITY}, got "
-                f"{self.priority}"
-            )
-        ttl: object = self.ttl_s
-        number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
-        if ttl is not None and not (number and math.isfinite(self.ttl_s or 0) and ttl > 0):  # pyright: ignore[reportOperatorIssue]
-            raise RequestError(f"retention: ttl_s must be above 0 and finite, got {ttl!r}")
-        if self.ttl_s is not None and self.ttl_s > MOST_TTL_S:
-            raise RequestError(
-                f"retention: ttl_s is {self.ttl_s:.0f}, but at most {MOST_TTL_S:.0f} seconds, a "
-                "year: give less"
+                f"retention: ttl_s must be above 0 and at most {MOST_TTL_S:.0f} seconds, a year, "
+                f"got {shown(ttl)}: leave it out to keep it without a time"
             )
         if self.pin is not None and (not isinstance(self.pin, str) or not self.pin):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
-                f"retention: pin must be the name under which it can be let go, got {self.pin!r}"
+                "retention: pin must be the name under which it can be let go, got "
+                f"{shown(self.pin)}"
+            )
+
+    def _check_range(self) -> None:
+        for name, value in (("start", self.start), ("end", self.end)):
+            if not is_whole(value) and not (name == "end" and value is None):
+                raise RequestError(f"retention: {name} must be a whole number, got {shown(value)}")
+        if self.start < 0 or (self.end is not None and self.end <= self.start):
+            raise RequestError(
+                f"retention: the range from {shown(self.start)} to {shown(self.end)} is empty: "
+                "start must be 0 or more, and end greater"
             )
 
 
@@ -88,8 +89,8 @@ def in_order(ranges: Iterable[Retention], prompt: int) -> list[tuple[int, int, R
     for start, end, _ in found:
         if end <= start:
             raise RequestError(
-                f"retention: a range begins at {start}, but the prompt ends at {prompt}: give it "
-                "an end"
+                f"retention: a range begins at {shown(start)}, but the prompt ends at {prompt}: "
+                "give it an end"
             )
         if start < last:
             raise RequestError(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import operator
 import sys
 from collections.abc import Iterable
-from numbers import Integral, Real
 
 import msgspec
 
+from octavo.contract.numbers import is_number, is_whole, plain, shown
 from octavo.errors import RequestError
 
 _WHOLE = ("n", "top_k", "min_tokens")
@@ -136,23 +134,23 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def _settle_numbers(self) -> None:
         for name in (*_WHOLE, *_WHOLE_OR_NONE, *_NUMBERS, "beam_width", "length_penalty"):
-            self._settle(name, _plain(getattr(self, name)))
-        self._settle("stop_token_ids", tuple(map(_plain, self.stop_token_ids)))
+            self._settle(name, plain(getattr(self, name)))
+        self._settle("stop_token_ids", tuple(map(plain, self.stop_token_ids)))
         if self.allowed_token_ids is not None:
-            self._settle("allowed_token_ids", tuple(map(_plain, self.allowed_token_ids)))
+            self._settle("allowed_token_ids", tuple(map(plain, self.allowed_token_ids)))
         if isinstance(self.logit_bias, dict):
             biases = self.logit_bias.items()
-            self._settle("logit_bias", {_plain(token): _plain(bias) for token, bias in biases})
+            self._settle("logit_bias", {plain(token): plain(bias) for token, bias in biases})
 
     def _check_types(self) -> None:
         for name in _WHOLE + _WHOLE_OR_NONE:
             value = getattr(self, name)
             if value is None and name in _WHOLE_OR_NONE:
                 continue
-            if not _whole(value):
+            if not is_whole(value):
                 raise RequestError(f"{name} must be a whole number, got {value!r}")
         for name in _NUMBERS:
-            if not _number(getattr(self, name)):
+            if not is_number(getattr(self, name)):
                 raise RequestError(f"{name} must be a number, got {getattr(self, name)!r}")
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
@@ -165,7 +163,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                     raise RequestError(f"{name} must be a text or several, got {text!r}")
         for name in ("stop_token_ids", "allowed_token_ids"):
             for token in getattr(self, name) or ():
-                if not _whole(token):
+                if not is_whole(token):
                     raise RequestError(f"{name} must be token ids, got {token!r}")
 
     def _check_choice(self) -> None:
@@ -210,9 +208,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise RequestError(
                     f"{name} must be from -2 to 2 (0: none), got {getattr(self, name)}"
                 )
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+        if not 0 < self.repetition_penalty <= sys.float_info.max:
             raise RequestError(
-                f"repetition_penalty must be above 0 (1: none), got {self.repetition_penalty}"
+                "repetition_penalty must be above 0 (1: none) and finite, got "
+                f"{shown(self.repetition_penalty)}"
             )
 
     def _check_bias(self) -> None:
@@ -223,11 +222,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"logit_bias must be a dict of token id to number, got {self.logit_bias!r}"
             )
         for token, bias in self.logit_bias.items():
-            if not _whole(token):
+            if not is_whole(token):
                 raise RequestError(f"logit_bias must be keyed by token ids, got {token!r}")
-            if not (_number(bias) and math.isfinite(bias)):
+            if not (is_number(bias) and abs(bias) <= sys.float_info.max):
                 raise RequestError(
-                    f"logit_bias of token {token} must be a finite number, got {bias!r}; "
+                    f"logit_bias of token {token} must be a finite number, got {shown(bias)}; "
                     "allowed_token_ids and bad_words ban tokens"
                 )
 
@@ -254,12 +253,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             self._refuse_beam_options()
             return
         width = DEFAULT_BEAM_WIDTH if self.beam_width is None else self.beam_width
-        if not _whole(width) or not 1 <= width <= MAX_BEAM_WIDTH:
+        if not is_whole(width) or not 1 <= width <= MAX_BEAM_WIDTH:
             raise RequestError(
                 f"beam_width must be a whole number from 1 to {MAX_BEAM_WIDTH}, got {width!r}"
             )
         self._settle("beam_width", width)
-        if not (_number(self.length_penalty) and abs(self.length_penalty) <= MAX_LENGTH_PENALTY):
+        if not (is_number(self.length_penalty) and abs(self.length_penalty) <= MAX_LENGTH_PENALTY):
             raise RequestError(
                 f"length_penalty must be a number from -{MAX_LENGTH_PENALTY} to "
                 f"{MAX_LENGTH_PENALTY}, got {self.length_penalty!r}"
@@ -318,26 +317,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def looks_back(self) -> bool:
         """True if the choice of a token depends on the text before it, logits apart."""
         return self.penalizes or bool(self.bad_words)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _plain(value: object) -> object:
-    """Return a number of another library, numpy's for one, as Python's; anything else as it is."""
-    if isinstance(value, (bool, str)):
-        return value
-    try:
-        if isinstance(value, Integral):
-            return operator.index(value)
-        return float(value) if isinstance(value, Real) else value
-    except OverflowError:  # a fraction beyond all floats
-        return value
 
 
 def _tuple(name: str, value: Iterable[object] | None, what: str) -> tuple[object, ...]:

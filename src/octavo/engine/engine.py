@@ -78,9 +78,12 @@ class Engine:
             self._texts[request.id, index] = AnswerText(self._tokenizer, request.sampling)
         return effective
 
-    def abort(self, request_id: str) -> None:
-        """End a request now; nothing more will be heard of it. Unknown: no effect."""
-        self.loop.abort(request_id)
+    def abort(self, request_id: str, *, withdrawn: bool = False) -> None:
+        """End a request now; nothing more will be heard of it. Unknown: no effect.
+
+        withdrawn: it has not run, and its pins are taken back.
+        """
+        self.loop.abort(request_id, withdrawn=withdrawn)
         for key in [key for key in self._texts if key[0] == request_id]:
             del self._texts[key]
 

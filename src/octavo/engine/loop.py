@@ -93,9 +93,15 @@ class Loop:
             observer.begin(request)
         return effective
 
-    def abort(self, request_id: str) -> None:
-        """End a request now; nothing more will be heard of it. Unknown: no effect."""
-        self._scheduler.abort(request_id)
+    def abort(self, request_id: str, *, withdrawn: bool = False) -> None:
+        """End a request now; nothing more will be heard of it. Unknown: no effect.
+
+        withdrawn: it has not run, and its pins are taken back.
+        """
+        if withdrawn:
+            self._scheduler.withdraw(request_id)
+        else:
+            self._scheduler.abort(request_id)
         self._backlog = [news for news in self._backlog if news.request_id != request_id]
         for observer in self._observers:
             observer.abort(request_id)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import queue
 import secrets
+import stat
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
@@ -28,14 +31,13 @@ _LAST_WORDS_S = 10.0
 class _Answering:
     """A request whose end has not come."""
 
-    __slots__ = ("began_s", "cached", "finish", "left", "lengths", "request", "text")
+    __slots__ = ("began_s", "cached", "finish", "left", "request", "texts")
 
     def __init__(self, request: Request, began_s: float) -> None:
         self.request = request
         self.began_s = began_s
-        self.text = array("i")
-        """Answer of the first choice."""
-        self.lengths = [0] * request.sampling.choices
+        self.texts = [array("i") for _ in range(request.sampling.choices)]
+        """Answer of each choice."""
         self.left = request.sampling.choices
         """Choices that have not ended."""
         self.cached = 0
@@ -48,10 +50,13 @@ class Recorder:
     Hashes are keyed by a secret that this object alone knows and that is never written, so that
     nobody can find a text by trying. Whatever goes wrong with the file, no step and no request
     hears of it: there is one warning, and recording ends. A process that is forked records nothing.
+    One file is for one recorder at a time, in whichever process.
     """
 
     def __init__(self, path: Path, block_size: int, warn: Callable[[str], None]) -> None:
-        """Begin a recording at the end of a file. Raises ConfigError if it cannot be written.
+        """Begin a recording at the end of a file.
+
+        Raises ConfigError if it cannot be written, or if another recorder writes to it.
 
         warn: told once, from another thread, if recording ends early or leaves something out.
         """
@@ -67,9 +72,12 @@ class Recorder:
         header = RecordingHeader(block_size=block_size, started_s=time.time())
         try:
             self._file = _open(path, msgspec.json.encode(header) + b"\n")
-        except OSError as error:
+        except ConfigError:  # a ValueError too
+            raise
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"record: cannot write to {path}: {error.strerror or error}; name another file"
+                f"record: cannot write to {str(path)!r}: {reason}; name another file"
             ) from None
         self._thread = threading.Thread(target=self._loop, name="octavo-recorder", daemon=True)
         self._thread.start()
@@ -87,9 +95,8 @@ class Recorder:
         one = self._answering.get(update.request_id)
         if one is None:
             return
-        one.lengths[update.index] += len(update.tokens)
+        one.texts[update.index].extend(update.tokens)
         if not update.index:
-            one.text.extend(update.tokens)
             one.cached = update.cached_tokens
         if finish is not None:
             one.left -= 1
@@ -124,7 +131,7 @@ class Recorder:
     # ── in the recorder's thread ──────────────────────────────────────────────────────────
 
     def _loop(self) -> None:
-        with self._file:
+        with self._file, _unlocked_after(self._file):
             while (one := self._ended.get()) is not None:
                 if self._broken:
                     continue
@@ -136,24 +143,35 @@ class Recorder:
                     self._complain(f"{self._path} cannot be written ({reason}): all others are")
 
     def _line(self, one: _Answering) -> RecordedLine:
-        request, size = one.request, self._block_size
+        request = one.request
+        prompt = array("i", request.prompt)
+        shared = len(prompt) // self._block_size * self._block_size
+        root = self._hash(request.namespace.root())
+        common = self._hashes(root, prompt[:shared])
+        last = common[-1] if common else root
         # The last token of an answer is not written to memory.
-        text = array("i", request.prompt) + one.text[:-1]
-        key = self._hash(request.namespace.root())
+        own = [self._hashes(last, prompt[shared:] + text[:-1]) for text in one.texts]
+        lengths = [len(text) for text in one.texts]
+        return RecordedLine(
+            time_s=round(one.began_s, 6),
+            prompt=len(request.prompt),
+            output=lengths[0],
+            blocks=pack_hashes(common + own[0]),
+            tenant=self._hash(request.namespace.salt.encode()).hex(),
+            cached=one.cached,
+            outputs=tuple(lengths) if len(lengths) > 1 else (),
+            others=tuple(map(pack_hashes, own[1:])),
+            finish=one.finish,
+        )
+
+    def _hashes(self, key: bytes, text: array[int]) -> list[bytes]:
+        """Return the hashes of a text's full blocks; key: of what stands before it."""
+        size = self._block_size
         hashes: list[bytes] = []
         for start in range(0, len(text) - size + 1, size):
             key = self._hash(key + text[start : start + size].tobytes())
             hashes.append(key)
-        return RecordedLine(
-            time_s=round(one.began_s, 6),
-            prompt=len(request.prompt),
-            output=one.lengths[0],
-            blocks=pack_hashes(hashes),
-            tenant=self._hash(request.namespace.salt.encode()).hex(),
-            cached=one.cached,
-            outputs=tuple(one.lengths) if len(one.lengths) > 1 else (),
-            finish=one.finish,
-        )
+        return hashes
 
     def _hash(self, data: bytes) -> bytes:
         return blake2b(data, digest_size=HASH_BYTES, key=self._secret).digest()
@@ -168,12 +186,38 @@ def _open(path: Path, first: bytes) -> BinaryIO:
     """Open a file for whole lines, behind what is there already, and write the first."""
     file = path.open("ab", buffering=0)
     try:
+        _lock(file, path)
         # What is there may end in a line that was cut off.
         _write(file, b"\n" + first if os.fstat(file.fileno()).st_size else first)
     except BaseException:
         file.close()
         raise
     return file
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Keep other recorders out; the lock ends with the process at the latest."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"record: another engine is recording into {str(path)!r}: close that one, or name "
+            "another file"
+        ) from None
+    except OSError:
+        return  # a file system without locks
+
+
+@contextmanager
+def _unlocked_after(file: BinaryIO) -> Generator[None, None, None]:
+    """Let other recorders in at the end, also where a forked process has the file open still."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

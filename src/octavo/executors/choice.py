@@ -87,5 +87,5 @@ def named(
 
         table = extended(group, table)
     if not isinstance(name, str) or name not in table:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{what} {name!r} is not one of {', '.join((*table, *others))}")
+        raise ConfigError(f"{what} {name!r:.80} is not one of {', '.join((*table, *others))}")
     return table[name]

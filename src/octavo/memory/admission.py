@@ -85,16 +85,20 @@ class Admission:
         blocks = 1 if hit is None else self._need(seq, hit)[0]
         return Standing(self._shares.full(account, blocks), self._shares.entitled(account, blocks))
 
-    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
-        """Return True if `seq`, to be admitted or running, could use what the victim gives back."""
-        own, other = self._account(seq), self._account(victim)
-        if own is other:
-            return True
+    def useful(
+        self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None
+    ) -> Iterator[Sequence]:
+        """Yield the victims of which `seq`, to be admitted or running, could use what they free."""
+        own = self._account(seq)
         if hit is not None:
             blocks = self._need(seq, hit)[0]
         else:
             blocks = seq.request.sampling.choices if seq.beam else 1
-        return not self._shares.full(own, blocks) and self._shares.surplus(other)
+        full = self._shares.full(own, blocks)
+        for victim in victims:
+            other = self._account(victim)
+            if own is other or (not full and self._shares.surplus(other)):
+                yield victim
 
     def relief(
         self, seq: Sequence, hit: Hit, victims: Iterable[tuple[Sequence, Table]], *, alone: bool
@@ -105,7 +109,7 @@ class Admission:
         holder, and one that the hit counts on is not free for anything else.
         """
         counted_on = {block.id for run in hit.runs for tier, block in run if tier == 0}
-        blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
+        blocks, payer = self._pool.blocks, self._pool.shelves.pins.payer
         gone: Counter[BlockId] = Counter()
         forecast = Forecast(self._account(seq), *self._shortages(seq, hit, alone=alone))
         for victim, table in victims:
@@ -117,7 +121,7 @@ class Admission:
                 one = blocks[i]
                 if gone[i] == one.refs and i not in counted_on:
                     cached = one.key is not None or i in ends
-                    forecast.release(one, pinned=would_pin(one), cached=cached)
+                    forecast.returns.add(one, payer(one), cached=cached)
             forecast.settle(table.account, table.owed)
             yield forecast.relief()
 

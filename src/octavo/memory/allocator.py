@@ -11,7 +11,7 @@ from octavo.memory.block import Block
 from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
 from octavo.memory.promises import Promises
-from octavo.memory.shares import Account
+from octavo.memory.shares import Account, Returns
 from octavo.memory.table import Table
 
 
@@ -47,16 +47,17 @@ class Allocator:
         pool, shares = self._pool, self._pool.shares
         account = parts[0][0].account
         changing = [(table, at) for table, at, _ in parts if table.forked or at >= table.frees_at]
-        need, lent = self._exchange(account, changing) if changing else (0, 0)
+        taken, back, lent = self._exchange(account, changing) if changing else (0, 0, 0)
         promised = 0
         missing: list[list[int]] = []
         for table, _, upto in parts:
             counts = self._missing(table, upto)
             missing.append(counts)
-            need += sum(counts)
+            taken += sum(counts)
             promised += min(sum(counts), table.owed)
-        room = max(0, shares.room(account, lent))
-        if need > shares.takeable(account, lent) or need - promised > room:
+        need, room = taken - back, max(0, shares.room(account, lent))
+        # A tenant may be above its maximum: then it takes nothing, even for what it gives back.
+        if taken and (need > shares.takeable(account, lent) or need - promised > room):
             return False
         for table, start in changing:
             self._cut(table, start)
@@ -70,28 +71,23 @@ class Allocator:
             self.promises.update(table)
         return True
 
-    def _exchange(self, account: Account, tables: list[tuple[Table, int]]) -> tuple[int, int]:
-        """Blocks that tables with these next positions need for copies, less those that come back.
+    def _exchange(self, account: Account, tables: list[tuple[Table, int]]) -> tuple[int, int, int]:
+        """Blocks that tables with these next positions need for copies, and those that come back.
 
-        Returns with it how many come back to other tenants, and can be had of them. Of those who
+        Returns with them how many come back to other tenants, and can be had of them. Of those who
         share a tail, the last may keep it if nobody else holds it; a passed block comes back with
         its last holder, unless a pin keeps it.
         """
-        blocks, would_pin = self._pool.blocks, self._pool.shelves.would_pin
+        blocks, shelves, shares = self._pool.blocks, self._pool.shelves, self._pool.shares
         tails = Counter(i for table, start in tables for i in self._tail(table, start))
         passed = Counter(i for table, start in tables for i in self._passed(table, start))
         copies = sum(n - (blocks[i].refs == n) for i, n in tails.items())
-        back, pinned = Counter[Account](), Counter[Account]()
+        returns = Returns()
         for block_id, count in passed.items():
             block = blocks[block_id]
-            if block.refs == count and block.account is not None:
-                back[block.account] += 1
-                pinned[block.account] += would_pin(block)
-        for owner, count in pinned.items():
-            back[owner] -= min(count, owner.most_pinned - owner.pinned)
-        own = back.pop(account, 0)
-        lent = sum(self._pool.shares.surplus_of(owner, count) for owner, count in back.items())
-        return copies - own, lent
+            if block.refs == count:
+                returns.add(block, shelves.pins.payer(block), cached=block.key is not None)
+        return copies, returns.back[account], shares.lent(returns, account)
 
     def _missing(self, table: Table, upto: int) -> list[int]:
         """Per group, the blocks that a table lacks for `upto` tokens."""

@@ -60,7 +60,7 @@ class KVCacheManager:
         self._shares = self._pool.shares
         self._tails = Tails(groups, tiers[0], self._allocator)
         self._admission = Admission(groups, self._pool, self._promises, self._tails)
-        self._retentions = Retentions(groups, self._pool.shelves)
+        self._retentions = Retentions(groups, self._device)
         self._writer = Writer(groups, self._device, self._ledger, self._retentions)
 
     # ── before admission ──────────────────────────────────────────────────────────────────
@@ -117,9 +117,11 @@ class KVCacheManager:
         """Where a sequence's tenant would stand if it were admitted, or given one more block."""
         return self._admission.standing(seq, hit)
 
-    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
-        """True if `seq`, found so far or running, could use what the victim would give back."""
-        return self._admission.serves(victim, seq, hit)
+    def useful(
+        self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None = None
+    ) -> Iterator[Sequence]:
+        """Yield victims whose blocks `seq`, found so far or running, could use."""
+        return self._admission.useful(victims, seq, hit)
 
     # ── requests ──────────────────────────────────────────────────────────────────────────
 
@@ -129,6 +131,10 @@ class KVCacheManager:
         Each is followed by `part`.
         """
         self._retentions.expect(request)
+
+    def withdraw(self, request: Request) -> None:
+        """Take back what `expect` took in, as if it had never been asked; `part` follows."""
+        self._retentions.withdraw(request.id)
 
     def part(self, request: Request) -> None:
         """All sequences of a request have ended."""
@@ -144,7 +150,12 @@ class KVCacheManager:
         return self._retentions.pass_time(now_s)
 
     def unpin(self, tenant: str | None, name: str | None) -> int:
-        """Let go of pins, None: of any tenant or name; returns the blocks they held."""
+        """Let go of pins, None: of any tenant or name; returns the blocks they held.
+
+        Raises RequestError for a tenant that there is not.
+        """
+        if tenant is not None:
+            self._pool.shelves.shares.account(tenant)
         return self._pool.shelves.pins.let_go(tenant, name)
 
     # ── a sequence's blocks ───────────────────────────────────────────────────────────────
@@ -352,8 +363,9 @@ class KVCacheManager:
         for number, tier in enumerate(self._tiers):
             held = self._transfers.holders(number)
             tier.check(tables + held if number == 0 else held)
-        available = self._pool.available
-        self._promises.check(self._tables.values(), available, moving=self.open_moves > 0)
+        # A pin of a cached text takes what may have been promised.
+        most = self._pool.available + self._pool.shelves.pinned
+        self._promises.check(self._tables.values(), most, moving=self.open_moves > 0)
         tentative = {b.written_step for b in self._device.keyed()} - {0}
         lost = tentative - set(self._ledger.steps())
         if lost:

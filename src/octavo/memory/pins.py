@@ -27,7 +27,8 @@ class Pin:
     def __init__(self, account: Account, name: str) -> None:
         self.account = account
         self.name = name
-        self.labels: dict[Label, None] = {}
+        self.labels: dict[Label, int] = {}
+        """How many requests have named each."""
         self.users = 0
         """Live requests that name it: it holds at least as long as they live."""
         self.until_s = 0.0
@@ -43,19 +44,28 @@ class Pins:
 
     def __init__(self, most_blocks: int) -> None:
         self.lets_go: Callable[[Iterable[Label]], None] = _nobody
-        """Told the texts that no pin holds any more."""
+        """Told the texts that a pin holds no more; others may hold them still."""
         self.used = False
         """Something has been pinned at some time."""
         self._most = most_blocks
         self._pins: dict[_Name, Pin] = {}
-        self._holders: Counter[Label] = Counter()
-        """Of each text, how many pins hold it."""
+        self._holders: dict[Label, dict[Pin, None]] = {}
+        """Of each text, the pins that hold it, oldest first."""
         self._texts_of: Counter[Account] = Counter()
         self._timers: Timers[_Name] = Timers()
 
-    def holds(self, block: Block) -> bool:
-        """True if a pin holds the block's text."""
-        return (block.group, block.key) in self._holders
+    def payer(self, block: Block) -> Account | None:
+        """Return on whose account a pin holds the block's text; None: no pin does.
+
+        That of its owner, if he pins it too, else of who has pinned it for the longest.
+        """
+        if not self.used or block.key is None:
+            return None
+        holders = self._holders.get((block.group, block.key))
+        if holders is None:
+            return None
+        accounts = [pin.account for pin in holders]
+        return block.account if block.account in accounts else accounts[0]
 
     def check_limit(self, account: Account, wanted: Mapping[str, Iterable[Label]]) -> None:
         """Raise RequestError if these texts, by name of a pin, are more than may still be pinned.
@@ -65,6 +75,7 @@ class Pins:
         if not wanted:
             return
         named = ("pin " if len(wanted) == 1 else "pins ") + ", ".join(map(repr, wanted))
+        needs = "needs" if len(wanted) == 1 else "need"
         have, most = self._texts_of[account], account.most_pinned
         if not most:
             raise RequestError(
@@ -81,13 +92,13 @@ class Pins:
         way_out = "shorten the range, let go of another pin with unpin(name), or raise pin_limit"
         if have + len(new) > most:
             raise RequestError(
-                f"{named} needs {len(new)} more blocks, and {have} of at most {most} are "
+                f"{named} {needs} {_more(len(new))}, and {have} of at most {most} are "
                 f"pinned by tenant {account.name!r}: {way_out}"
             )
         fresh = len({label for label in new if label not in self._holders})
         if len(self._holders) + fresh > self._most:
             raise RequestError(
-                f"{named} needs {fresh} more blocks, and {len(self._holders)} of at most "
+                f"{named} {needs} {_more(fresh)}, and {len(self._holders)} of at most "
                 f"{self._most} are pinned by all tenants: {way_out}"
             )
 
@@ -99,9 +110,10 @@ class Pins:
         if pin is None:
             pin = self._pins[place] = Pin(account, name)
         for label in labels:
-            if label not in pin.labels:
-                pin.labels[label] = None
-                self._holders[label] += 1
+            named = pin.labels.get(label, 0)
+            pin.labels[label] = named + 1
+            if not named:
+                self._holders.setdefault(label, {})[pin] = None
                 self._texts_of[account] += 1
         pin.users += 1
         self._timers.cancel(place)
@@ -115,12 +127,33 @@ class Pins:
         if not pin.users and self._pins.get(place) is pin:
             self._timers.set(place, pin.until_s)
 
+    def take_back(self, pin: Pin, labels: Iterable[Label]) -> None:
+        """Undo `hold` of one request: the pin is as if it had never named it."""
+        pin.users -= 1
+        place = (pin.account.name, pin.name)
+        if self._pins.get(place) is not pin:
+            return
+        gone: list[Label] = []
+        for label in labels:
+            pin.labels[label] -= 1
+            if not pin.labels[label]:
+                del pin.labels[label]
+                gone.append(label)
+        self._release(pin, gone)
+        if not pin.labels:
+            del self._pins[place]
+        elif not pin.users:
+            self._timers.set(place, pin.until_s)
+
     def let_go(self, tenant: str | None = None, name: str | None = None) -> int:
         """End pins by tenant and name, None: of any; returns the number of texts they held."""
-        names = [one for one in self._pins if tenant in (None, one[0]) and name in (None, one[1])]
-        count = sum(len(self._pins[one].labels) for one in names)
-        self._end(names)
+        count = self.count(tenant, name)
+        self._end(self._named(tenant, name))
         return count
+
+    def count(self, tenant: str | None = None, name: str | None = None) -> int:
+        """Return how many texts pins hold, by tenant and name; one that two hold counts twice."""
+        return sum(len(self._pins[one].labels) for one in self._named(tenant, name))
 
     def pass_time(self, now_s: float) -> bool:
         """End the pins whose time is over; True if there were any."""
@@ -130,33 +163,47 @@ class Pins:
 
     def check(self) -> None:
         """Count again. Raises Corrupted."""
-        holders = Counter(label for pin in self._pins.values() for label in pin.labels)
+        holders: dict[Label, set[Pin]] = {}
         texts = Counter[Account]()
         for pin in self._pins.values():
             texts[pin.account] += len(pin.labels)
-        if holders != self._holders or texts != +self._texts_of:
-            raise Corrupted(f"pins hold {holders.total()} texts, not {self._holders.total()}")
+            for label in pin.labels:
+                holders.setdefault(label, set()).add(pin)
+        if holders != {label: set(pins) for label, pins in self._holders.items()}:
+            raise Corrupted(f"pins hold {len(holders)} texts, not {len(self._holders)}")
+        if texts != +self._texts_of:
+            raise Corrupted(f"tenants pin {texts.total()} texts, not {self._texts_of.total()}")
         ending = {name for name, pin in self._pins.items() if not pin.users}
         if {name for name in self._pins if name in self._timers} != ending:
             raise Corrupted("a pin without a live request has no deadline, or one with has")
 
-    def _labels_of(self, account: Account, name: str) -> Mapping[Label, None]:
+    def _named(self, tenant: str | None, name: str | None) -> list[_Name]:
+        return [one for one in self._pins if tenant in (None, one[0]) and name in (None, one[1])]
+
+    def _labels_of(self, account: Account, name: str) -> Mapping[Label, int]:
         pin = self._pins.get((account.name, name))
         return {} if pin is None else pin.labels
 
     def _end(self, names: Iterable[_Name]) -> None:
-        gone: list[Label] = []
         for name in names:
             pin = self._pins.pop(name)
             self._timers.cancel(name)
-            self._texts_of[pin.account] -= len(pin.labels)
-            for label in pin.labels:
-                self._holders[label] -= 1
-                if not self._holders[label]:
-                    del self._holders[label]
-                    gone.append(label)
-        if gone:
-            self.lets_go(gone)
+            self._release(pin, list(pin.labels))
+
+    def _release(self, pin: Pin, labels: list[Label]) -> None:
+        """Let texts be held by a pin no more."""
+        self._texts_of[pin.account] -= len(labels)
+        for label in labels:
+            holders = self._holders[label]
+            del holders[pin]
+            if not holders:
+                del self._holders[label]
+        if labels:
+            self.lets_go(labels)
+
+
+def _more(blocks: int) -> str:
+    return f"{blocks} more block" + ("" if blocks == 1 else "s")
 
 
 def _nobody(labels: Iterable[Label]) -> None:

@@ -42,6 +42,7 @@ class BlockPool:
         self.evictions = 0
         self.shelves = Shelves.of(policy, num_blocks)
         """The cached blocks."""
+        self.shelves.overfull = self._trim
         self.shares = self.shelves.shares
         assert self.shares.size == num_blocks, f"shares of {self.shares.size} blocks"
         self._several = self.shares.several
@@ -216,6 +217,15 @@ class BlockPool:
         self.shelves.remove(block)
         block.account = None
         self._free.append(block.id)
+
+    def _trim(self, account: Account) -> None:
+        """Evict what a tenant has above its maximum, as far as it is cached."""
+        while account.live > account.maximum and account.cached:
+            block = self.shelves.pop(account)
+            self.evictions += 1
+            self._on_evict(block)
+            block.account = None
+            self._free.append(block.id)
 
     def check(self, holders: Mapping[BlockId, int]) -> None:
         """Compare every count with the true number of holders of each block.

@@ -188,6 +188,9 @@ class RegionCache:
                 "reservation on_demand"
             )
 
+    def withdraw(self, request: Request) -> None:
+        """Nothing was taken in."""
+
     def part(self, request: Request) -> None:
         """Nothing was taken in."""
 
@@ -196,16 +199,20 @@ class RegionCache:
         return False
 
     def unpin(self, tenant: str | None, name: str | None) -> int:
-        """Nothing is pinned."""
+        """Nothing is pinned. Raises RequestError for a tenant that there is not."""
+        if tenant not in (None, DEFAULT_TENANT):
+            raise RequestError(f"tenant {tenant!r:.80} is not one of {DEFAULT_TENANT}")
         return 0
 
     def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:
         """There is one tenant, without shares."""
         return Standing(full=False, entitled=False)
 
-    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
+    def useful(
+        self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None = None
+    ) -> Iterator[Sequence]:
         """Whatever comes back is for everybody."""
-        return True
+        return iter(victims)
 
     def adopt(self, seq: Sequence) -> int:
         """Nothing to take over."""

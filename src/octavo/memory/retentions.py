@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from octavo.contract.request import Request
 from octavo.contract.retention import PIN_TTL_S, Retention
@@ -12,8 +13,18 @@ from octavo.memory.kept import Keeps, better, keeps_of, kept_at
 from octavo.memory.keys import keys_of
 from octavo.memory.pins import Label, Pin
 from octavo.memory.prefix import Hit
-from octavo.memory.shelves import Shelves
+from octavo.memory.shares import Account
 from octavo.memory.table import Table
+from octavo.memory.tier import Tier
+
+
+class _Pinned(NamedTuple):
+    """What one request has pinned under a name."""
+
+    pin: Pin
+    labels: Iterable[Label]
+    ttl_s: float
+    """How long the pin holds after the request."""
 
 
 class Retentions:
@@ -22,20 +33,22 @@ class Retentions:
     Requests that ask for nothing cost nothing, until the first one that does.
     """
 
-    def __init__(self, groups: Groups, shelves: Shelves) -> None:
+    def __init__(self, groups: Groups, device: Tier) -> None:
         self._groups = groups
-        self._shelves = shelves
-        self._pins = shelves.pins
+        self._device = device
+        self._shelves = device.pool.shelves
+        self._pins = self._shelves.pins
         self._now_s = 0.0
-        self._asked: dict[str, tuple[Keeps, list[tuple[Pin, float]]]] = {}
-        """By request: how its text is kept, its pins and how long each holds after it."""
+        self._asked: dict[str, tuple[Keeps, list[_Pinned]]] = {}
+        """By request: how its text is kept, and what it pins."""
         self._seen = False
         """A block may be kept otherwise than all others."""
 
     def expect(self, request: Request) -> None:
         """Take in what a request asks for. Raises RequestError, changing nothing.
 
-        It is pinned before it is computed, so that nobody finds out later that it cannot be.
+        It is pinned before it is computed, so that nobody finds out later that it cannot be; and
+        what is cached of it already is kept from now on.
         """
         if not request.retention:
             return
@@ -49,19 +62,34 @@ class Retentions:
                 labels.update(dict.fromkeys(self._labels(request, one)))
                 times[one.pin] = max(times.get(one.pin, 0.0), one.ttl_s or PIN_TTL_S)
         self._pins.check_limit(account, wanted)
-        pins = [
-            (self._pins.hold(account, name, labels), times[name])
+        pinned = [
+            _Pinned(self._pins.hold(account, name, labels), labels, times[name])
             for name, labels in wanted.items()
             if labels  # a range without a full block has nothing to hold
         ]
-        self._asked[request.id] = (keeps, pins)
+        self._asked[request.id] = (keeps, pinned)
         self._seen = True
+        self._take_cached(account, {label: None for one in pinned for label in one.labels})
+
+    def _take_cached(self, account: Account, labels: Iterable[Label]) -> None:
+        """Take off their shelves what is cached of texts that a tenant has pinned."""
+        found = (self._device.block_of(group, key) for group, key in labels)
+        cached = [block for block in found if block is not None and block.shelf is not None]
+        # Others' blocks may make a tenant give up cached ones of its own, but none of these.
+        for block in sorted(cached, key=lambda block: block.account is not account):
+            self._shelves.pin(block)
 
     def part(self, request_id: str) -> None:
         """A request has ended: the time of its pins begins to run."""
-        _, pins = self._asked.pop(request_id, ((), ()))
-        for pin, ttl_s in pins:
-            self._pins.leave(pin, self._now_s + ttl_s)
+        _, pinned = self._asked.pop(request_id, ((), ()))
+        for one in pinned:
+            self._pins.leave(one.pin, self._now_s + one.ttl_s)
+
+    def withdraw(self, request_id: str) -> None:
+        """A request is to be as if it had never come: its pins are taken back."""
+        _, pinned = self._asked.pop(request_id, ((), ()))
+        for one in pinned:
+            self._pins.take_back(one.pin, one.labels)
 
     def pass_time(self, now_s: float) -> bool:
         """Let time pass; True if blocks have come back, since a pin has ended."""

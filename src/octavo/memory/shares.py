@@ -11,6 +11,9 @@ from octavo.contract.retention import DEFAULT_TENANT, TenantShare
 from octavo.errors import Corrupted, RequestError
 from octavo.memory.block import Block
 
+_ROUNDING = 1e-6
+"""More than the error of a product, less than any part of a block that is meant."""
+
 
 class Account:
     """One tenant's blocks in a pool; the counts are written by the pool, `Shelves`, `Promises`."""
@@ -37,7 +40,8 @@ class Account:
         self.guaranteed = guaranteed
         """Blocks below which none is evicted for others."""
         self.maximum = maximum
-        """Most blocks, held, cached and pinned together."""
+        """Most blocks, held, cached and pinned together; pins of what others have written may
+        bring more while requests use the rest."""
         self.most_pinned = most_pinned
         """Most blocks that pins can keep from eviction."""
         self.held = 0
@@ -75,8 +79,8 @@ class Shares:
     """The accounts of a pool of `num_blocks` blocks. All calls O(1), or O(log tenants).
 
     A block belongs to the tenant for whose sequence it was taken, whoever shares it later, until
-    it is free or evicted. Of tenants above their guarantee the one that is furthest above it
-    gives up a block first.
+    it is free or evicted; or to the one whose pin alone has held it since. Of tenants above their
+    guarantee the one that is furthest above it gives up a block first.
     """
 
     def __init__(
@@ -88,14 +92,14 @@ class Shares:
     ) -> None:
         rows = {DEFAULT_TENANT: TenantShare(DEFAULT_TENANT)} | {one.name: one for one in tenants}
         self.size = num_blocks
-        self.most_pinned = int(num_blocks * pin_limit)
+        self.most_pinned = _part(num_blocks, pin_limit)
         self.accounts = [
             Account(
                 row.name,
                 number,
-                int(num_blocks * row.guaranteed),
-                int(num_blocks * row.maximum),
-                int(int(num_blocks * row.maximum) * pin_limit),
+                _part(num_blocks, row.guaranteed),
+                _part(num_blocks, row.maximum),
+                _part(_part(num_blocks, row.maximum), pin_limit),
             )
             for number, row in enumerate(rows.values())
         ]
@@ -145,10 +149,14 @@ class Shares:
         others = self._claimed_now() - account.claimed - lent
         return min(account.maximum, self.size - others) - account.locked - account.owed
 
-    def surplus_of(self, account: Account, back: int) -> int:
-        """How many of so many held blocks that come back to a tenant others could be given."""
-        floor = min(account.guaranteed, account.live)
-        return max(account.locked, floor) - max(account.locked - back, floor)
+    def lent(self, returns: Returns, taker: Account) -> int:
+        """How many blocks others than the taker could give up once these have come back."""
+        count = 0
+        for account, back in returns.back.items():
+            if account is not taker:
+                floor = min(account.guaranteed, account.live - returns.gone[account])
+                count += account.protected - max(account.locked - back, floor)
+        return count
 
     def shortages(
         self, account: Account, blocks: int, others: Mapping[Account, int], reserve: int
@@ -176,8 +184,8 @@ class Shares:
         return account.locked + account.owed + blocks <= account.guaranteed
 
     def surplus(self, account: Account) -> bool:
-        """True if others can use what this tenant's sequences would give back."""
-        return account.locked + account.owed > min(account.guaranteed, account.live)
+        """True if others can be given blocks that this tenant's sequences give back."""
+        return account.locked > account.guaranteed
 
     # ── who gives up a block ──────────────────────────────────────────────────────────────
 
@@ -275,7 +283,7 @@ class Shares:
         wrong += [
             f"tenant {account.name} has {account.live} blocks of at most {account.maximum}"
             for account in self.accounts
-            if account.live > account.maximum
+            if account.live > account.maximum and account.cached
         ]
         if self.several:
             kept = sum(account.protected for account in self.accounts)
@@ -304,6 +312,32 @@ class Shares:
         self._changed.clear()
 
 
+class Returns:
+    """Held blocks that are about to lose their last holder, by account."""
+
+    def __init__(self) -> None:
+        self.back: Counter[Account] = Counter()
+        """By so many fewer are held or pinned."""
+        self.gone: Counter[Account] = Counter()
+        """By so many fewer are live."""
+
+    def add(self, block: Block, payer: Account | None, *, cached: bool) -> None:
+        """A block loses its last holder.
+
+        payer: on whose account a pin keeps it; None: no pin does. cached: it holds a text; else it
+        will be free.
+        """
+        owner = block.account
+        assert owner is not None, f"{block} is nobody's"
+        self.back[owner] += 1
+        if payer is not None:
+            self.back[payer] -= 1
+            self.gone[owner] += 1
+            self.gone[payer] -= 1
+        elif not cached:
+            self.gone[owner] += 1
+
+
 class Forecast:
     """Works out what releases would change for a taker, one after the other."""
 
@@ -312,41 +346,30 @@ class Forecast:
         self._taker = taker
         self._own = own
         self._pool = pool
-        self._back: Counter[Account] = Counter()
-        """Held blocks, and those owed, that would come back, pins apart."""
-        self._pinned: Counter[Account] = Counter()
-        """Those of them that pins want to keep."""
-        self._freed: Counter[Account] = Counter()
-        """Those that would be free, not cached."""
+        self.returns = Returns()
+        self._owed: Counter[Account] = Counter()
         self._short = max(own, pool)
-
-    def release(self, block: Block, *, pinned: bool, cached: bool) -> None:
-        """A block loses its last holder.
-
-        pinned: a pin wants to keep it. cached: it holds a text; else it will be free.
-        """
-        assert block.account is not None, f"{block} is nobody's"
-        self._back[block.account] += 1
-        self._pinned[block.account] += pinned
-        if not cached:
-            self._freed[block.account] += 1
 
     def settle(self, account: Account, owed: int) -> None:
         """A sequence is owed nothing any more."""
-        self._back[account] += owed
+        self._owed[account] += owed
 
     def relief(self) -> int:
         """Return by how much the shortage is less than when this was asked last."""
         before = self._short
-        usable = sum(self._usable(account) for account in self._back)
+        usable = sum(map(self._usable, self.returns.back.keys() | self._owed.keys()))
         self._short = max(self._own - self._usable(self._taker), self._pool - usable)
         return before - self._short
 
     def _usable(self, account: Account) -> int:
-        kept = min(self._pinned[account], account.most_pinned - account.pinned)
-        back = self._back[account] - kept
+        back = self.returns.back[account] + self._owed[account]
         if account is self._taker:
             return back
         claim = account.locked + account.owed
-        floor = min(account.guaranteed, account.live - self._freed[account])
+        floor = min(account.guaranteed, account.live - self.returns.gone[account])
         return max(claim, min(account.guaranteed, account.live)) - max(claim - back, floor)
+
+
+def _part(blocks: int, share: float) -> int:
+    """Return how many whole blocks a share is: 0.29 of 100 are 29, though the product is less."""
+    return int(blocks * share + _ROUNDING)

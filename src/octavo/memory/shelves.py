@@ -59,6 +59,8 @@ class Shelves:
         self.hears_hits = hasattr(self._normal[0].bag, "hit")
         """The policy wants to hear of uses that overlap."""
         self.pins.lets_go = self._let_go
+        self.overfull: Callable[[Account], None] = _nobody
+        """Told of a tenant that has come above its maximum, and has cached blocks to give up."""
 
     @classmethod
     def of(cls, policy: EvictionPolicy, num_blocks: int) -> Shelves:
@@ -80,8 +82,9 @@ class Shelves:
         """Take in a block that has just lost its last holder."""
         kept = block.kept
         account = block.account or self.shares.default
-        if self.pins.used and self.pins.holds(block) and account.pinned < account.most_pinned:
-            self._pin(block, account)
+        payer = self.pins.payer(block) if self.pins.used else None
+        if payer is not None:
+            self._pin(block, payer)
             return
         if kept is None:
             shelf = self._normal[account.number]
@@ -109,9 +112,10 @@ class Shelves:
         shelf.bag.remove(block)
         self._note_loss(block, shelf)
 
-    def would_pin(self, block: Block) -> bool:
-        """True if a pin wants to keep a held block, as far as its tenant's limit allows."""
-        return self.pins.used and block.key is not None and self.pins.holds(block)
+    def pin(self, block: Block) -> None:
+        """Take a cached block off its shelf, since a pin holds its text now."""
+        self.remove(block)
+        self.add(block)
 
     def is_pinned(self, block: Block) -> bool:
         """True if a pin alone holds the block."""
@@ -167,6 +171,21 @@ class Shelves:
         timed = {b.id for b in evictable if b.kept is not None and b.kept.ttl_s is not None}
         if timed != set(self._timed) or len(self._timers) != len(timed):
             wrong.append(f"blocks with a deadline are {sorted(self._timed)}, not {sorted(timed)}")
+        wrong += [
+            f"{block} is pinned on account of {block.account}, not of {payer}"
+            for block in idle.values()
+            if (payer := self.pins.payer(block) or block.account) is not block.account
+        ]
+        wrong += [
+            f"{block} is held by a pin, but evictable"
+            for block in evictable
+            if self.pins.payer(block) is not None
+        ]
+        wrong += [
+            f"{account} has {account.pinned} pinned blocks of at most {account.most_pinned}"
+            for account in self.shares.accounts
+            if account.pinned > account.most_pinned
+        ]
         if wrong:
             raise Corrupted("; ".join(wrong))
         self.pins.check()
@@ -179,7 +198,10 @@ class Shelves:
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
     def _let_go(self, labels: Iterable[Label]) -> None:
-        """Put what pins held onto the shelves, tails first: a suffix needs its prefix."""
+        """Put what no pin holds now onto the shelves, tails first: a suffix needs its prefix.
+
+        What another pin holds goes on that one's account.
+        """
         blocks = [self._pinned[label] for label in labels if label in self._pinned]
         for block in sorted(blocks, key=lambda block: -block.depth):
             self._unpin(block)
@@ -190,14 +212,17 @@ class Shelves:
         label = (block.group, block.key)
         self._pinned[label] = block
         self._labels[block.id] = label
+        block.account = account
         account.pinned += 1
-        self.shares.touch(account)
+        if self._several:
+            self._note_growth(account)
 
     def _unpin(self, block: Block) -> None:
         del self._pinned[self._labels.pop(block.id)]
         account = block.account or self.shares.default
         account.pinned -= 1
-        self.shares.touch(account)
+        if self._several:
+            self.shares.touch(account)
 
     def _shelf(self, account: Account, priority: int) -> Shelf:
         bit = 1 << (priority - EXPIRED)
@@ -217,7 +242,13 @@ class Shelves:
         if shelf.count == 1:
             self._classes[account.number] |= shelf.bit
         if self._several:
-            self.shares.grown(account)
+            self._note_growth(account)
+
+    def _note_growth(self, account: Account) -> None:
+        """Note that one of several accounts has more blocks; a pin may bring it others' ones."""
+        self.shares.grown(account)
+        if account.live > account.maximum and account.cached:
+            self.overfull(account)
 
     def _note_loss(self, block: Block, shelf: Shelf) -> None:
         account = shelf.account
@@ -231,3 +262,7 @@ class Shelves:
             self.shares.touch(account)
         if self._timed and self._timed.pop(block.id, None) is not None:
             self._timers.cancel(block.id)
+
+
+def _nobody(account: Account) -> None:
+    """No pool gives up blocks of these shelves."""

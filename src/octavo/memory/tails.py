@@ -39,13 +39,12 @@ class Tails:
         mine: dict[int, BlockId] = {}
         for group, source in sources.items():
             shared = end % self._sizes[group]
-            wanted = source.refs or self._pool.shelves.would_pin(source)
+            wanted = source.refs or self._pool.shelves.pins.payer(source)
             if len(source.tokens) == shared * TOKEN_BYTES and not wanted and _free(source, table):
                 self._device.claim(source)
                 mine[group] = source.id
             # A token or two, such as the one that every text begins with, are no use of a block.
-            # One that a pin wants stays where it lies: pinned now, it would be counted on in vain.
-            elif 2 * shared >= self._sizes[group] and (source.refs or not wanted):
+            elif 2 * shared >= self._sizes[group]:
                 self._pool.reuse([source.id])
                 self._pool.drop([source.id])
         copied = {group: one for group, one in sources.items() if group not in mine}

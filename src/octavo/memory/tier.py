@@ -76,6 +76,10 @@ class Tier:
             found.append(block)
         return found
 
+    def block_of(self, group: int, key: BlockKey) -> Block | None:
+        """Return the block that is here under a key: no proof of a text."""
+        return self._index[group].get(key)
+
     def keys(self, group: int) -> KeysView[BlockKey]:
         """Return a view of the keys that are here: quicker than `find`, and no proof of a text."""
         return self._index[group].keys()

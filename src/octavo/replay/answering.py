@@ -11,7 +11,7 @@ from octavo.replay.trace import RecordedRequest
 
 
 class Answering:
-    """One request, in true tokens."""
+    """One answer to a request, in true tokens."""
 
     __slots__ = (
         "admitted_s",
@@ -19,6 +19,7 @@ class Answering:
         "decoding",
         "done",
         "first_s",
+        "index",
         "output",
         "preemptions",
         "recorded",
@@ -29,10 +30,15 @@ class Answering:
         "written",
     )
 
-    def __init__(self, request: Request, recorded: RecordedRequest, output: int) -> None:
+    def __init__(
+        self, request: Request, index: int, recorded: RecordedRequest, output: int
+    ) -> None:
         self.request = request
         """As the engine knows it: blocks for tokens."""
+        self.index = index
+        """Which of the request's choices this is."""
         self.recorded = recorded
+        """The request with this answer alone."""
         self.output = output
         """Tokens of the whole answer."""
         self.seq_id: SeqId = -1

@@ -20,7 +20,7 @@ def endless(trace: Trace, *, judged_from_s: float = -math.inf) -> Tally:
     for request in trace.requests:
         if request.time_s >= judged_from_s:
             tally.count(request, _leading(request, seen), trace.block_size)
-        seen.update(request.keys, request.answer_keys)
+        seen.update(key for _, key in request.blocks())
     return tally
 
 
@@ -51,8 +51,7 @@ def optimum(
     for request, uses in zip(trace.requests, next_uses, strict=True):
         if request.time_s >= judged_from_s:
             tally.count(request, _leading(request, kept), trace.block_size)
-        every = request.keys + request.answer_keys
-        for depth, (key, use) in enumerate(zip(every, uses, strict=True)):
+        for (depth, key), use in zip(request.blocks(), uses, strict=True):
             if use == math.inf:
                 kept.pop(key, None)
             else:
@@ -78,7 +77,7 @@ def _next_uses(trace: Trace) -> list[list[float]]:
     uses: list[list[float]] = []
     for number in range(len(trace.requests) - 1, -1, -1):
         one = trace.requests[number]
-        uses.append([coming.get(key, math.inf) for key in one.keys + one.answer_keys])
+        uses.append([coming.get(key, math.inf) for _, key in one.blocks()])
         for key in one.keys:
             coming[key] = number
     uses.reverse()

@@ -79,6 +79,9 @@ _LLAMA_8B_PAIR = 4 * 32 * 4096
 _LLAMA_8B_ROW_S = 174e3 * 32 / _H200_READ
 """Norms, rotations and gates of one token."""
 
+_MOST_MEASURED = 10**9
+"""Tokens that a record can speak of."""
+
 NAMED_COSTS = {
     "h200-llama-3.1-8b": StepCost(
         # Products alone were timed; what moves with each row beside them is added.
@@ -107,7 +110,7 @@ def find_cost(name: str) -> StepCost:
         return _fit(record)
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         reason = "is no record of `octavo bench latency --json` with lines and requests"
     raise ConfigError(
         f"--cost takes the path of a record or one of {', '.join(NAMED_COSTS)}; {name!r} {reason}"
@@ -116,15 +119,17 @@ def find_cost(name: str) -> StepCost:
 
 def _fit(record: dict[str, Any]) -> StepCost:
     """Fit a cost to straight lines of decoding over context, and to prompts that came alone."""
-    step_tokens = int(record["config"]["max_num_batched_tokens"])
+    step_tokens = _count(record["config"]["max_num_batched_tokens"])
     lines = sorted(record["lines"], key=lambda line: line["rows"])
-    decoding = [(int(line["rows"]), float(line["fixed_s"])) for line in lines]
-    per_token = sum(float(line["per_token_s"]) for line in lines) / len(lines)
+    decoding = [(_count(line["rows"]), _seconds(line["fixed_s"])) for line in lines]
     alone = [
-        (int(row["context"]), float(row["first_token_s"]["median"]))
+        (_count(row["context"]), _seconds(row["first_token_s"]["median"]))
         for row in record["requests"]
         if row["batch"] == 1
     ]
+    if not (decoding and alone):
+        raise ValueError("nothing to fit to")
+    per_token = sum(_seconds(line["per_token_s"], low=-math.inf) for line in lines) / len(lines)
     row_s, pair_s = _fit_prompts(sorted(alone), decoding[0][1], step_tokens)
     least = max(decoding[-1][0] + 1, step_tokens)
     return StepCost(
@@ -132,6 +137,18 @@ def _fit(record: dict[str, Any]) -> StepCost:
         kv_token_s=max(0.0, per_token),
         pair_s=pair_s,
     )
+
+
+def _count(value: float) -> int:
+    if not 1 <= value <= _MOST_MEASURED:
+        raise ValueError(f"{value!r:.40} tokens")
+    return int(value)
+
+
+def _seconds(value: float, *, low: float = 0.0) -> float:
+    if not low < value < math.inf:
+        raise ValueError(f"{value!r:.40} seconds")
+    return float(value)
 
 
 def _fit_prompts(

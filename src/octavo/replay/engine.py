@@ -9,6 +9,7 @@ are counted together, up to the next block that begins or is full, the next end 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -35,7 +36,6 @@ _ADVANCE_EVERY = 256
 _STORM_GUARD_TOKENS = 16
 """As in `Limits`."""
 _ANY_LENGTH = 2**31
-_PARAMS = SamplingParams(max_tokens=None, ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,12 @@ class _Replay:
         self._scheduler = Scheduler(self._cache, settings.order(), limits)
         self._now = 0.0
         self._sleepers = Sleepers()
-        self._lives: dict[str, Answering] = {}
+        self._lives: dict[str, dict[int, Answering]] = {}
+        """By request, its answers by their number; all stay until the last one has ended."""
+        self._open: Counter[str] = Counter()
+        """By request, its answers that have not ended."""
+        self._sampling: dict[int, SamplingParams] = {}
+        """By the number of answers."""
         self._by_seq: dict[SeqId, Answering] = {}
         self._preemptions = 0
         self._warm_evictions = 0
@@ -173,38 +178,57 @@ class _Replay:
             self.tally.refused += recorded.time_s >= self._judged_from_s
             self._ended += 1
             return
+        choices = recorded.choices()
         request = Request(
             id=str(number),
             prompt=self._spelling.prompt(recorded),
-            sampling=_PARAMS,
+            sampling=self._params(len(choices)),
             seed=0,
             arrival_s=recorded.time_s,
         )
-        output = min(max(1, recorded.output_tokens), room)
-        self._lives[request.id] = Answering(request, recorded, output)
+        self._lives[request.id] = {
+            index: Answering(request, index, one, min(max(1, one.output_tokens), room))
+            for index, one in enumerate(choices)
+        }
+        self._open[request.id] = len(choices)
         self._scheduler.add(request)
+
+    def _params(self, choices: int) -> SamplingParams:
+        if choices not in self._sampling:
+            params = SamplingParams(max_tokens=None, ignore_eos=True, n=choices)
+            self._sampling[choices] = params
+        return self._sampling[choices]
 
     def _go_on(self, life: Answering) -> None:
         """Wake a sequence that has filled its block, or has all of its answer."""
         if life.done == life.output:
             self._end(life)
         else:
-            self._scheduler.resume(life.request.id, 0)
+            self._scheduler.resume(life.request.id, life.index)
 
     def _end(self, life: Answering) -> None:
-        self._scheduler.finish(life.request.id, 0)
-        del self._lives[life.request.id], self._by_seq[life.seq_id]
+        name = life.request.id
+        self._scheduler.finish(name, life.index)
+        del self._by_seq[life.seq_id]
+        self._open[name] -= 1
+        if not self._open[name]:
+            del self._open[name]
+            self._count(self._lives.pop(name))
+
+    def _count(self, lives: dict[int, Answering]) -> None:
+        """All answers to a request have ended."""
         self._ended += 1
-        recorded, tally = life.recorded, self.tally
+        first, tally = lives[0], self.tally
+        recorded = first.recorded
         if recorded.time_s < self._judged_from_s:
             return
-        hits = life.cached // self._spelling.width
+        hits = first.cached // self._spelling.width
         tally.cache.count(recorded, hits, self._size)
-        tally.first_token_s.append(life.first_s - recorded.time_s)
-        tally.queueing_s.append(life.admitted_s - recorded.time_s)
+        tally.first_token_s.append(first.first_s - recorded.time_s)
+        tally.queueing_s.append(first.admitted_s - recorded.time_s)
         tally.answer_s.append(self._now - recorded.time_s)
-        tally.preempted.append(life.preemptions)
-        tally.output_tokens += life.output
+        tally.preempted.append(sum(life.preemptions for life in lives.values()))
+        tally.output_tokens += sum(life.output for life in lives.values())
 
     def _notice_preemptions(self) -> None:
         """Learn whose blocks the scheduler has taken; they come back by themselves."""
@@ -219,7 +243,7 @@ class _Replay:
                 life.preemptions = seq.preemptions
                 self._sleepers.disturb(life)
                 life.decoding = False
-                self._scheduler.resume(life.request.id, 0)
+                self._scheduler.resume(life.request.id, life.index)
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────
 
@@ -248,8 +272,8 @@ class _Replay:
                 rows, pairs = rows + count, pairs + count * before + count * (count + 1) // 2
                 if life.admitted_s < 0:
                     life.admitted_s = self._now
-            if piece.samples:
-                sampling.append((life, piece))
+            # At a prompt's end the other answers begin, too.
+            sampling += [(self._life(sample.seq), piece) for sample in piece.samples]
         self._now += self._cost.step(rows, context, pairs)
         sleepers.advance(1)
         sampled = {
@@ -265,7 +289,7 @@ class _Replay:
         if life is None:
             seq = self._scheduler.sequence(seq_id)
             assert seq is not None, f"sequence {seq_id} is planned, but has ended"
-            life = self._by_seq[seq_id] = self._lives[seq.request.id]
+            life = self._by_seq[seq_id] = self._lives[seq.request.id][seq.index]
             life.seq_id = seq_id
         return life
 
@@ -290,7 +314,7 @@ class _Replay:
         rest = self._spelling.due(_end(piece)) - life.written
         assert rest >= 0, f"request {life.request.id} has passed the end of its block"
         if rest:
-            self._scheduler.pause(life.request.id, 0)
+            self._scheduler.pause(life.request.id, life.index, gives_way=False)
             self._sleepers.add(life, min(rest, left))
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 from octavo.errors import ConfigError
-from octavo.replay.files import first_line
+from octavo.replay.files import TraceFile
 from octavo.replay.lengths import AZURE_COLUMNS, VIDUR_COLUMNS, read_azure, read_vidur
 from octavo.replay.mooncake import read_mooncake
 from octavo.replay.recording import read_recording
@@ -27,30 +26,30 @@ class Format:
     name: str
     names: frozenset[str]
     """Of columns or keys that its first line has."""
-    read: Callable[[Path, int | None, MakeEncode], Trace]
-    """From path, tokens per block (None: as in the file, or its kind's) and tokenizer."""
+    read: Callable[[TraceFile, int | None, MakeEncode], Trace]
+    """From file, tokens per block (None: as in the file, or its kind's) and tokenizer."""
     shares: bool = True
     """It tells whose prompt begins like whose."""
 
 
-def _mooncake(path: Path, block_size: int | None, encode: MakeEncode) -> Trace:
-    return _blocks(read_mooncake(path), block_size)
+def _mooncake(file: TraceFile, block_size: int | None, encode: MakeEncode) -> Trace:
+    return _blocks(read_mooncake(file), block_size)
 
 
-def _recording(path: Path, block_size: int | None, encode: MakeEncode) -> Trace:
-    return _blocks(read_recording(path), block_size)
+def _recording(file: TraceFile, block_size: int | None, encode: MakeEncode) -> Trace:
+    return _blocks(read_recording(file), block_size)
 
 
-def _transcript(path: Path, block_size: int | None, encode: MakeEncode) -> Trace:
-    return read_transcript(path, encode()).in_blocks(block_size or TEXT_BLOCK)
+def _transcript(file: TraceFile, block_size: int | None, encode: MakeEncode) -> Trace:
+    return read_transcript(file, encode()).in_blocks(block_size or TEXT_BLOCK)
 
 
-def _azure(path: Path, block_size: int | None, encode: MakeEncode) -> Trace:
-    return read_azure(path, block_size)
+def _azure(file: TraceFile, block_size: int | None, encode: MakeEncode) -> Trace:
+    return read_azure(file, block_size)
 
 
-def _vidur(path: Path, block_size: int | None, encode: MakeEncode) -> Trace:
-    return read_vidur(path, block_size)
+def _vidur(file: TraceFile, block_size: int | None, encode: MakeEncode) -> Trace:
+    return read_vidur(file, block_size)
 
 
 TRANSCRIPT = "transcript"
@@ -67,13 +66,15 @@ FORMATS = {
 }
 
 
-def find_format(path: Path, name: str | None = None) -> Format:
+def find_format(file: TraceFile, name: str | None = None) -> Format:
     """Return the format of that name; None: the one that the first line has. Raises ConfigError."""
     if name is not None:
         if name not in FORMATS:
             raise ConfigError(f"--format {name!r} is not one of {', '.join(FORMATS)}")
         return FORMATS[name]
-    found = _names(first_line(path))
+    if not file.first_line():
+        raise ConfigError(f"{file} is empty: there is nothing to replay")
+    found = _names(file)
     for one in FORMATS.values():
         if one.names <= found:
             return one
@@ -81,7 +82,7 @@ def find_format(path: Path, name: str | None = None) -> Format:
         f"{one.name}: {', '.join(sorted(one.names))}" for one in FORMATS.values()
     )  # fmt: skip
     raise ConfigError(
-        f"{path} begins with none of the known formats, by the names in the first line ({known}): "
+        f"{file} begins with none of the known formats, by the names in the first line ({known}): "
         "give --format"
     )
 
@@ -90,9 +91,14 @@ def _blocks(trace: Trace, block_size: int | None) -> Trace:
     return trace if block_size is None else in_blocks(trace, block_size)
 
 
-def _names(line: bytes) -> frozenset[str]:
-    """Return the keys of a JSON object, or the columns of CSV."""
-    text = line.decode("utf-8-sig", "replace")
+def _names(file: TraceFile) -> frozenset[str]:
+    """Return the keys of the JSON object, or the columns of CSV, in the first line."""
+    try:
+        text = file.first_line().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file} is not UTF-8 at byte {error.start} of its first line: save it as UTF-8"
+        ) from None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

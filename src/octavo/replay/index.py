@@ -36,24 +36,51 @@ class PrefixCache:
     def serve(self, request: RecordedRequest, hints: list[CacheHint] | None = None) -> int:
         """Return how many leading blocks were known; then all are, as far as they fit.
 
-        Of a prompt longer than the cache, the beginning is kept. A known answer is written behind
-        it. hints: what is said of each block at the end. O(blocks), times what the policy takes.
+        Of a prompt longer than the cache, the beginning is kept. Known answers are written behind
+        it, all before any of them ends. hints: what is said of each block of prompt and first
+        answer at the end. O(blocks), times what the policy takes.
         """
         pool = self._tier.pool
         texts = _texts(request.keys + request.answer_keys)
-        table = self._known(texts[: len(request.keys)])
+        prompt = len(request.keys)
+        table = self._known(texts[:prompt])
         hits = len(table)
         pool.reuse(table)
         new = pool.take(min(len(texts) - hits, pool.available))
         tokens = request.prompt_tokens + (request.output_tokens if request.answer_keys else 0)
         self._write(new, texts[hits:], tokens - hits * self._block_size)
         table += new
+        held = set(table)
+        others = [
+            self._branch(one.keys, request, held) for one in request.more if len(table) >= prompt
+        ]
         if hints is not None:
             for block_id, hint in zip(table, hints, strict=False):
                 pool.hint([block_id], hint)
         # Tail first: a suffix is useless without its prefix, so it should be evicted earlier.
+        for own in others:
+            pool.drop(reversed(own))
         pool.drop(reversed(table))
         return hits
+
+    def _branch(
+        self, keys: tuple[BlockKey, ...], request: RecordedRequest, held: set[BlockId]
+    ) -> list[BlockId]:
+        """Write one more answer behind a prompt that is held; returns blocks of its own.
+
+        held: by answers to this prompt so far, with which it may share a beginning; updated.
+        """
+        pool, prompt = self._tier.pool, len(request.keys)
+        texts = _texts(request.keys + keys)[prompt:]
+        known = self._known(texts)
+        own = [block_id for block_id in known if block_id not in held]
+        pool.reuse(own)
+        rest = texts[len(known) :]
+        new = pool.take(min(len(rest), pool.available))
+        self._write(new, rest, len(rest) * self._block_size)
+        own += new
+        held.update(own)
+        return own
 
     def _known(self, texts: list[Text]) -> list[BlockId]:
         found: list[BlockId] = []

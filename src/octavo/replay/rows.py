@@ -59,7 +59,7 @@ class EngineRow(HitRow, frozen=True, kw_only=True):
     """Engine mode. Times are the cost model's; None where no request counts."""
 
     refused: int
-    """Requests longer than the memory, which are in no other figure."""
+    """Requests longer than the memory, or without a prompt, which are in no other figure."""
     first_token_s: Spread | None
     """From arrival."""
     queueing_s: Spread | None

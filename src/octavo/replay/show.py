@@ -25,9 +25,17 @@ def replay_table(found: Sweep, trace: Trace, *, judged: str) -> Table:
 
 
 def engine_table(found: EngineSweep, trace: Trace, *, judged: str) -> Table:
-    """Lay out hit rates and times by policy and capacity, the bounds last."""
-    table = _table(trace, judged, ("share %", "capacity", *_RATES, *_TIMES, *_COUNTS))
-    rows: list[tuple[HitRow, list[str]]] = [(row, _engine_cells(row)) for row in found.rows]
+    """Lay out hit rates and times by policy and capacity, the bounds last.
+
+    What was refused, since it is longer than the memory, has a column if there is any.
+    """
+    refused = any(row.refused for row in found.rows)
+    counts = (*_COUNTS, "refused") if refused else _COUNTS
+    table = _table(trace, judged, ("share %", "capacity", *_RATES, *_TIMES, *counts))
+    rows: list[tuple[HitRow, list[str]]] = [
+        (row, [*_engine_cells(row), *([f"{row.refused:,}"] if refused else [])])
+        for row in found.rows
+    ]
     rows += [(row, _rates(row)) for row in (*found.optimum, found.endless)]
     _fill(table, rows)
     return table

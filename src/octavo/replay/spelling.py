@@ -9,16 +9,17 @@ from octavo.memory.block import Block
 from octavo.memory.eviction import EvictionPolicy
 from octavo.replay.trace import RecordedRequest, Trace
 
-_FULL = 0
-"""The second token of a full block of a prompt."""
+_BEGUN = 0
+"""The first of the two tokens of a block."""
 
 
 class Spelling:
     """Spells a trace's prompts for an engine in whose texts two tokens stand for a block.
 
-    The first token names the block, and with it all that precedes it, as the trace's keys do; the
-    second says that the block is full. So a partial last block is one token in a block of two: it
-    has room and is not published, as in any engine. Blocks of one token are spelled by one.
+    The first token says that the block is begun; the second, which is written when it is full,
+    names it, and with it all that precedes it, as the trace's keys do. So a partial last block is
+    one token in a block of two: it has room and is not published, as in any engine, and answers to
+    one prompt may go on differently from inside of it. Blocks of one token are spelled by one.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -37,21 +38,21 @@ class Spelling:
             name = names.get(key)
             if name is None:
                 name = names[key] = next(unused)
-            tokens.append(name)
             if self.width > 1:
-                tokens.append(_FULL)
+                tokens.append(_BEGUN)
+            tokens.append(name)
         if rest:
-            tokens.append(self.answer(request, len(tokens)))
+            tokens.append(_BEGUN)
         return tuple(tokens)
 
     def answer(self, request: RecordedRequest, place: int) -> int:
         """Spell one token behind a prompt's full blocks; what nothing is known of, is unique."""
         block, half = divmod(place, self.width)
+        if half + 1 < self.width:
+            return _BEGUN
         index = block - request.prompt_tokens // self._size
         if index >= len(request.answer_keys):
             return next(self._unused)
-        if half:
-            return _FULL
         key = request.answer_keys[index]
         if key not in self._names:
             self._names[key] = next(self._unused)

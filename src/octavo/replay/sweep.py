@@ -66,15 +66,20 @@ class EngineSweep(msgspec.Struct, frozen=True):
 def capacities(trace: Trace, shares: list[float]) -> list[Capacity]:
     """Return capacities as shares of the working set. Raises ConfigError for less than a block."""
     _check_blocks(trace)
-    # 0.29 of 100 blocks are 29, though the product is a little less.
-    found = [Capacity(share, int(share * trace.working_set + _ROUNDING)) for share in shares]
+    found = [Capacity(share, share_blocks(trace, share)) for share in shares]
     small = [one.share for one in found if one.blocks < 1]
     if small:
         raise ConfigError(
             f"a capacity share of {small[0]:g} is less than one of the {trace.working_set} blocks "
-            f"of {trace.name}: give at least {1 / trace.working_set:.2g}"
+            f"of {trace.name}: give more, or --capacity-blocks"
         )
     return found
+
+
+def share_blocks(trace: Trace, share: float) -> int:
+    """Return how many blocks a share of the working set is, rounded down."""
+    # 0.29 of 100 blocks are 29, though the product is a little less.
+    return int(share * trace.working_set + _ROUNDING)
 
 
 def capacities_in_blocks(trace: Trace, counts: list[int]) -> list[Capacity]:

@@ -5,9 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import Annotated, TypeAlias
+
+import msgspec
 
 from octavo.contract.ids import BlockKey
 from octavo.errors import ConfigError
+
+MOST_TOKENS = 10**8
+"""Of one prompt or answer: no engine takes longer ones, and each block of one takes memory here."""
+MOST_SECONDS = 1e12
+"""Of a time: beyond it the time of one step would be lost in rounding."""
+
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""A length in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChoice:
+    """One more answer to a prompt."""
+
+    output_tokens: int
+    keys: tuple[BlockKey, ...]
+    """As `RecordedRequest.answer_keys`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +43,23 @@ class RecordedRequest:
     answer_keys: tuple[BlockKey, ...] = ()
     """Of the full blocks that the answer ends or fills, where they are known; they follow the
     prompt's full ones, and the first may begin with the prompt's rest."""
+    more: tuple[RecordedChoice, ...] = ()
+    """Answers beside that, where they are known."""
+
+    def blocks(self) -> list[tuple[int, BlockKey]]:
+        """Return all blocks with their places in their text, answer by answer."""
+        found = list(enumerate(self.keys + self.answer_keys))
+        for choice in self.more:
+            found += enumerate(choice.keys, start=len(self.keys))
+        return found
+
+    def choices(self) -> list[RecordedRequest]:
+        """Return a request for each answer: all have the same prompt."""
+        others = [
+            replace(self, output_tokens=one.output_tokens, answer_keys=one.keys, more=())
+            for one in self.more
+        ]
+        return [replace(self, more=()), *others] if others else [self]
 
 
 @dataclass(frozen=True)
@@ -39,8 +76,8 @@ class Trace:
     @cached_property
     def working_set(self) -> int:
         """Distinct blocks, those of known answers included."""
-        every = chain.from_iterable((*one.keys, *one.answer_keys) for one in self.requests)
-        return len(set(every))
+        every = chain.from_iterable(one.blocks() for one in self.requests)
+        return len({key for _, key in every})
 
     @property
     def references(self) -> int:
@@ -81,6 +118,11 @@ def _larger(
     if partial:
         rest = one.keys[-1:] if len(one.keys) % factor else ()
         return replace(one, keys=one.keys[factor - 1 :: factor] + rest)
-    every = (one.keys + one.answer_keys)[factor - 1 :: factor]
     full = one.prompt_tokens // block_size
-    return replace(one, keys=every[:full], answer_keys=every[full:])
+
+    def own(answer_keys: tuple[BlockKey, ...]) -> tuple[BlockKey, ...]:
+        return (one.keys + answer_keys)[factor - 1 :: factor][full:]
+
+    more = tuple(replace(choice, keys=own(choice.keys)) for choice in one.more)
+    keys = one.keys[factor - 1 :: factor]
+    return replace(one, keys=keys, answer_keys=own(one.answer_keys), more=more)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from octavo.contract.ids import BlockKey
 from octavo.errors import ConfigError
 from octavo.memory.keys import chain, token_bytes
-from octavo.replay.files import numbered_lines
-from octavo.replay.trace import RecordedRequest, Trace
+from octavo.replay.files import TraceFile
+from octavo.replay.trace import MOST_SECONDS, RecordedRequest, Trace
+
+_MOST_US = 1e6 * MOST_SECONDS
 
 TEXT_BLOCK = 16
 """Tokens of a block if nobody says: an engine's default."""
@@ -47,13 +49,13 @@ class Transcript:
 class _Row(msgspec.Struct):
     """One call as LMCache publishes them."""
 
-    timestamp: float
+    timestamp: Annotated[float, msgspec.Meta(ge=-_MOST_US, le=_MOST_US)]
     """Microseconds."""
     input: str
     output: str
 
 
-def read_transcript(path: Path, encode: Encode) -> Transcript:
+def read_transcript(file: TraceFile, encode: Encode) -> Transcript:
     """Read JSON lines with timestamp (microseconds), input and output.
 
     Calls are put in the order of time, whatever their session; those without an input are left
@@ -61,17 +63,12 @@ def read_transcript(path: Path, encode: Encode) -> Transcript:
     """
     decoder = msgspec.json.Decoder(_Row)
     rows: list[_Row] = []
-    for number, line in numbered_lines(path):
-        try:
-            row = decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(
-                f"{path}, line {number} is no call of a transcript: {error}"
-            ) from None
+    for number, line in file.numbered_lines():
+        row = file.row(decoder, number, line, "call of a transcript")
         if row.input:
             rows.append(row)
     if not rows:
-        raise ConfigError(f"{path} holds no call with an input: there is nothing to replay")
+        raise ConfigError(f"{file} holds no call with an input: there is nothing to replay")
     rows.sort(key=lambda row: row.timestamp)
     start = rows[0].timestamp
     requests = [
@@ -82,7 +79,7 @@ def read_transcript(path: Path, encode: Encode) -> Transcript:
         )
         for row in rows
     ]
-    return Transcript(path.name, tuple(requests))
+    return Transcript(file.name, tuple(requests))
 
 
 def _by_keys(one: TokenizedRequest, block_size: int) -> RecordedRequest:

@@ -44,6 +44,10 @@ class Cache(Protocol):
         """
         ...
 
+    def withdraw(self, request: Request) -> None:
+        """Take back what `expect` took in, as if it had never been asked; `part` follows."""
+        ...
+
     def part(self, request: Request) -> None:
         """All sequences of a request have ended."""
         ...
@@ -86,8 +90,10 @@ class Cache(Protocol):
         """Where the sequence's tenant would stand if it were admitted, or given one more block."""
         ...
 
-    def serves(self, victim: Sequence, seq: Sequence, hit: Hit | None = None) -> bool:
-        """True if `seq` could use what the victim's release would give back.
+    def useful(
+        self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None = None
+    ) -> Iterator[Sequence]:
+        """Yield the victims of which `seq` could use what their release would give back.
 
         hit: of a sequence that is to be admitted; None: it runs.
         """

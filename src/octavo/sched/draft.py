@@ -18,7 +18,6 @@ class Draft:
         "budget",
         "displaced",
         "held_up",
-        "passed",
         "slices",
         "spares",
         "stalled",
@@ -31,8 +30,6 @@ class Draft:
         self.slices: list[Slice] = []
         self.spares = True
         """Victims of preemption that have just come back are no victims again."""
-        self.passed: set[str] = set()
-        """Tenants that displacing others makes no room for."""
         self.stalled = False
         self.held_up: set[str] = set()
         """Tenants at their maximum, of which a sequence stands still."""

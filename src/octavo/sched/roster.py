@@ -112,14 +112,19 @@ class Roster:
         self._requests.setdefault(request.id, {})[index] = seq
         return seq
 
-    def pause(self, request_id: str, index: int, *, paused: bool) -> None:
+    def pause(self, request_id: str, index: int, *, paused: bool, gives_way: bool) -> None:
         """Let one choice of a request, or all its beams, be given no tokens, or some again."""
         search = self._searches.get(request_id)
         # The beams of a search have other indices than its answers.
         seqs = [self.choice(request_id, index)] if search is None else search.members
         for seq in seqs:
-            if seq is not None:
-                seq.paused = paused
+            if seq is None:
+                continue
+            if seq.phase is Phase.WAITING:
+                self.waiting.remove(seq)
+            seq.paused, seq.gives_way = paused, gives_way
+            if seq.phase is Phase.WAITING:
+                self.waiting.add(seq)
         # Somebody may wait behind one that found no room and no longer stands in the way.
         self.reconsider()
 
@@ -143,6 +148,8 @@ class Roster:
         seq.lost_tokens = 0
         if seq.cached_tokens is None:
             seq.cached_tokens = tokens
+            seq.counts_hits = True
+            self._stats.prefix_queries += 1
             self._stats.prefix_query_tokens += seq.prompt_length
             self._stats.prefix_hit_tokens += tokens
             if seq.miss is not None:
@@ -207,7 +214,7 @@ class Roster:
         child.tokens = parent.tokens[:]
         child.cached_tokens, child.miss = parent.cached_tokens, parent.miss
         child.spared_until, child.preemptions = parent.spared_until, parent.preemptions
-        child.paused = parent.paused
+        child.paused, child.gives_way = parent.paused, parent.gives_way
         if parent.phase is Phase.RUNNING:
             child.scheduled = parent.scheduled
             self._cache.fork(parent, child)
@@ -242,7 +249,7 @@ class Roster:
             queues[seq.phase].remove(seq)
             self.reconsider()
         if seq.phase in _ACTIVE:
-            seq.known_past = False
+            seq.known_past = seq.counts_hits = False
             # The step being planned counts as in flight: it may copy from these blocks.
             self._cache.release(seq, self.step + 1, returns=returns)
             self._ended.append(seq.id)

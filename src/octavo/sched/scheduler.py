@@ -17,6 +17,7 @@ from octavo.sched.order import Order
 from octavo.sched.results import Results
 from octavo.sched.roster import Roster
 from octavo.sched.stats import Stats
+from octavo.sched.waiting import Walk
 
 
 class Scheduler:
@@ -82,6 +83,12 @@ class Scheduler:
             if seq.phase is not Phase.FINISHED:
                 self._roster.end(seq)
 
+    def withdraw(self, request_id: str) -> None:
+        """End a request and take back its pins, since it should not have come; else as `abort`."""
+        for seq in self._roster.choices(request_id)[:1]:
+            self._cache.withdraw(seq.request)
+        self.abort(request_id)
+
     def finish(self, request_id: str, index: int) -> bool:
         """End one choice now, since its text is complete; False: it is unknown, or has ended.
 
@@ -92,17 +99,18 @@ class Scheduler:
             self._roster.end(seq)
         return seq is not None
 
-    def pause(self, request_id: str, index: int) -> None:
+    def pause(self, request_id: str, index: int, *, gives_way: bool = True) -> None:
         """Give a choice no more tokens until `resume`. Unknown or ended: no effect.
 
-        It keeps its blocks, unless it is preempted; then it waits, and lets others pass. With beam
-        search all beams pause.
+        It keeps its blocks, unless others need them, and then waits aside. gives_way: to anybody
+        who can go on; False: as if it ran, to those of a better rank. With beam search all beams
+        pause.
         """
-        self._roster.pause(request_id, index, paused=True)
+        self._roster.pause(request_id, index, paused=True, gives_way=gives_way)
 
     def resume(self, request_id: str, index: int) -> None:
         """Let a choice go on. Unknown, ended or not paused: no effect."""
-        self._roster.pause(request_id, index, paused=False)
+        self._roster.pause(request_id, index, paused=False, gives_way=False)
 
     def unpin(self, tenant: str | None = None, name: str | None = None) -> int:
         """Let go of pins, None: of any tenant or name; returns the blocks they held."""
@@ -175,17 +183,16 @@ class Scheduler:
     def _serve_running(self, draft: Draft, now_s: float) -> None:
         """Give running sequences their tokens, best rank first, taking room from the worst."""
         waiting = self._roster.waiting
-        urgent, seen = waiting.first(), waiting.changes
+        walk, seen = waiting.walk(by_rank=True), waiting.changes
+        urgent = walk.next()
         for seq in self._roster.running.snapshot():
             if draft.budget == 0:
                 return
             if waiting.changes != seen:
-                urgent, seen = waiting.first(without=draft.passed), waiting.changes
+                urgent, seen = walk.next(), waiting.changes
             while urgent is not None and draft.budget and urgent.rank[0] < seq.rank[0]:
-                if not self._admit_urgent(urgent, draft, now_s):
-                    # No use trying again in this step; others may have more room.
-                    draft.passed.add(urgent.request.tenant)
-                urgent, seen = waiting.first(without=draft.passed), waiting.changes
+                self._try_urgent(urgent, walk, draft, now_s)
+                urgent, seen = walk.next(), waiting.changes
             if seq.phase is not Phase.RUNNING or seq.paused:
                 continue  # displaced meanwhile, or not to go on
             if draft.budget == 0:
@@ -236,21 +243,28 @@ class Scheduler:
     def _make_room(self, seq: Sequence, draft: Draft, extend: Callable[[], bool]) -> bool:
         """Preempt sequences worse than one until `extend` works; False: it has to stand still."""
         while not extend():
-            worse = self._worse_than(seq)
-            of_use = (v for v in worse if self._cache.serves(v, seq))
-            victim = next((v for v in of_use if not (draft.spares and self._spared(v))), None)
+            victims = self._cache.useful(self._victims_of(seq), seq)
+            victim = next((v for v in victims if not (draft.spares and self._spared(v))), None)
             if victim is None:
                 return False
             self._preempt(victim, draft)
         return True
 
-    def _worse_than(self, seq: Sequence) -> list[Sequence]:
-        """Running sequences of a worse rank, worst first. None of them has a slice yet."""
+    def _victims_of(self, seq: Sequence) -> list[Sequence]:
+        """Those that give way, then those of a worse rank, worst first. None has a slice yet."""
         worse = takewhile(lambda other: other.rank > seq.rank, self._roster.running.worst_first())
-        return [other for other in worse if not (seq.beam and other.request is seq.request)]
+        return self._giving_way() + [
+            other
+            for other in worse
+            if not (other.gives_way or (seq.beam and other.request is seq.request))
+        ]
+
+    def _giving_way(self) -> list[Sequence]:
+        """Running sequences that are not to go on before others, worst first."""
+        return [seq for seq in self._roster.running.worst_first() if seq.gives_way]
 
     def _spared(self, seq: Sequence) -> bool:
-        return seq.length < seq.spared_until
+        return seq.length < seq.spared_until and not seq.gives_way
 
     def _admit_waiting(self, draft: Draft, now_s: float) -> None:
         """Admit waiting sequences in order, up to the first that finds no room.
@@ -264,61 +278,67 @@ class Scheduler:
         if active and roster.concluded == roster.waiting.changes:
             return
         quota = self._cache.quota(len(roster.waiting), active)
-        walk, passed, full = roster.waiting.walk(without=draft.held_up), 0, False
-        while passed < self._limits.max_num_seqs and quota and draft.budget:
+        walk, full = roster.waiting.walk(without=draft.held_up), False
+        while walk.passed < self._limits.max_num_seqs and quota and draft.budget:
             seq = walk.next()
             if seq is None:
-                if not (passed or draft.held_up):
+                if not (walk.passed or draft.held_up):
                     roster.concluded = roster.waiting.changes
                 return
-            if roster.active + roster.places(seq) > self._limits.max_num_seqs:
+            crowded = self._lacking_places(seq) > 0
+            if crowded and not self._giving_way():
                 return
             # Who was refused is, until something comes back.
-            own = roster.refused.get(seq.id) if active and not seq.paused else None
+            own = roster.refused.get(seq.id) if active else None
             if own is None:
                 hit = self._find(seq)
                 if hit is None:
                     walk.pass_over(seq)
-                    passed += 1
                     continue
                 if full and not self._cache.standing(seq, hit).entitled:
                     # Behind somebody else, not refused: it may fit once that one is gone.
                     walk.skip(seq.request.tenant)
                     continue
-                if self._admit(seq, hit, draft, now_s):
+                if (not crowded and self._admit(seq, hit, draft, now_s)) or (
+                    (idle := self._giving_way()) and self._admit_over(idle, seq, hit, draft, now_s)
+                ):
                     quota -= 1
                     continue
                 own = roster.refused[seq.id] = self._cache.standing(seq, hit).full
             full = full or not own
             walk.skip(seq.request.tenant)
 
-    def _admit_urgent(self, seq: Sequence, draft: Draft, now_s: float) -> bool:
-        """Admit a waiting sequence, displacing running ones of a strictly worse class.
+    def _lacking_places(self, seq: Sequence) -> int:
+        return self._roster.active + self._roster.places(seq) - self._limits.max_num_seqs
+
+    def _try_urgent(self, seq: Sequence, walk: Walk, draft: Draft, now_s: float) -> None:
+        """Admit a waiting sequence, displacing running ones of a strictly worse class; or go on."""
+        hit = None if seq.id in draft.displaced else self._find(seq)
+        if hit is None and walk.passed < self._limits.max_num_seqs:
+            walk.pass_over(seq)
+            return
+        worse = takewhile(lambda v: v.rank[0] > seq.rank[0], self._roster.running.worst_first())
+        candidates = [v for v in worse if not self._spared(v)]
+        quota = self._cache.quota(1, self._roster.active)
+        if not (hit and quota and self._admit_over(candidates, seq, hit, draft, now_s)):
+            # No use trying again in this step; others may have more room.
+            walk.skip(seq.request.tenant)
+
+    def _admit_over(
+        self, candidates: list[Sequence], seq: Sequence, hit: Hit, draft: Draft, now_s: float
+    ) -> bool:
+        """Admit a waiting sequence, displacing as many of the candidates as it needs.
 
         All or nothing: nobody is displaced unless that makes enough room. False: none was made.
         """
-        active = self._roster.active
-        may = seq.id not in draft.displaced and self._cache.quota(1, active)
-        hit = self._find(seq) if may else None
-        if hit is None:
-            return False
-        slots = active + self._roster.places(seq) - self._limits.max_num_seqs
-        blocks = self._cache.shortage(seq, hit)
-        worse = takewhile(lambda v: v.rank[0] > seq.rank[0], self._roster.running.worst_first())
-        candidates = [
-            v
-            for v in worse
-            if not self._spared(v) and (blocks <= 0 or self._cache.serves(v, seq, hit))
-        ]
-        victims: list[Sequence] = []
-        for victim, relief in zip(
-            candidates, self._cache.relief(seq, hit, candidates), strict=True
-        ):
-            if slots <= 0 and blocks <= 0:
-                break
-            victims.append(victim)
+        slots, blocks = self._lacking_places(seq), self._cache.shortage(seq, hit)
+        if blocks > 0:
+            candidates = list(self._cache.useful(candidates, seq, hit))
+        relief, victims = self._cache.relief(seq, hit, candidates), list[Sequence]()
+        while (slots > 0 or blocks > 0) and len(victims) < len(candidates):
+            victims.append(candidates[len(victims)])
             slots -= 1
-            blocks -= relief
+            blocks -= next(relief)
         if slots > 0 or blocks > 0:
             return False
         for victim in victims:
@@ -328,7 +348,7 @@ class Scheduler:
 
     def _find(self, seq: Sequence) -> Hit | None:
         """Look up a waiting sequence; None: let others pass, waiting costs it nothing."""
-        if seq.paused or len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
+        if len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
             return None  # its last token, or what its search goes on with, is on its way
         hit = self._cache.lookup(seq)
         return None if hit.arriving else hit
@@ -353,8 +373,8 @@ class Scheduler:
 
     def _adopt(self, seq: Sequence) -> int:
         gained = self._cache.adopt(seq)
-        if gained and not seq.preemptions and seq.cached_tokens is not None:
-            seq.cached_tokens += gained
+        if gained and seq.counts_hits:
+            seq.cached_tokens = (seq.cached_tokens or 0) + gained
             self.stats.prefix_hit_tokens += gained
             if seq.miss is not None:
                 seq.miss = self.stats.shorten(seq.miss, gained)

@@ -18,10 +18,13 @@ class Stats:
     failed_steps: int = 0
     preemptions: int = 0
     copies: int = 0
+    prefix_queries: int = 0
+    """Sequences whose prompt was looked up: admitted for the first time, and no forks."""
     prefix_query_tokens: int = 0
-    """Prompt tokens of admitted sequences, each counted at its first admission."""
+    """Prompt tokens of theirs."""
     prefix_hit_tokens: int = 0
-    """Those of them that were in memory, or being written, already."""
+    """Those of them that were in memory, or being written, already. Of the rest, all are missed
+    but the last one of each prompt, and what is to be scored: these are computed in any case."""
     misses: dict[str, int] = field(default_factory=dict[str, int])
     """Sequences of which not all was found at their first admission, by `Miss.label`."""
     missed_tokens: dict[str, int] = field(default_factory=dict[str, int])

@@ -213,18 +213,19 @@ def _a_suffix_goes_before_its_prefix(make: Callable[[], EvictionPolicy]) -> None
     alone = Desk.paged(9, policy=make)
     alone.release(alone.written(text))
     _goes_tail_first(alone, text)
-    shared = Desk.paged(10, policy=make, partial_blocks=False)  # else their ends are cached too
-    together = [shared.running([*text, last]) for last in (1, 2)]
-    shared.commit()
-    shared.release(*together)
-    _goes_tail_first(shared, text)
+    for ends in (1, 2), (1, 2, 3):
+        shared = Desk.paged(8 + len(ends), policy=make)
+        together = [shared.running([*text, last]) for last in ends]
+        shared.commit()
+        shared.release(*together)  # the end of each is cached too
+        _goes_tail_first(shared, text)
     said = Desk.paged(9, policy=make)
     said.release(said.written(text, hints=(CacheHint("closed", 20), CacheHint("continues"))))
     _goes_tail_first(said, text)
 
 
 def _goes_tail_first(desk: Desk, text: list[int]) -> None:
-    """Evict a text of eight blocks one by one; nothing else is cached."""
+    """Evict a text of eight blocks one by one, after what else is cached."""
     pool = desk.tiers[0].pool
     pool.take(pool.available - 8)
     for left in range(8, 0, -1):

@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.contract.batch import Batch, Sample
 from octavo.contract.hint import CacheHint, Word
+from octavo.contract.request import Request
 from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.errors import RequestError
 from octavo.memory.eviction import EvictionPolicy
@@ -54,6 +55,7 @@ class Life:
         """tenants: some of them have shares, and requests pin and keep. order: None: drawn."""
         self.tenants = [DEFAULT_TENANT]
         self.retains = tenants
+        self.scores = seed % 2 == 0
         self.random = Random(seed)
         draw = self.random
         self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
@@ -64,6 +66,8 @@ class Life:
         self.count = 0
         """Requests made so far, refused ones too."""
         self.dropped: set[str] = set()
+        self.paused: set[str] = set()
+        """Requests of which something has been paused at some time."""
         depth, drawn = draw.choice((1, 2, 2)), draw.choice(("fcfs", "priority"))
         order = order or drawn
         limits = (draw.choice((1, 2, 5, 9)), draw.choice((1, 4, 9, 16, 64)))
@@ -96,7 +100,9 @@ class Life:
             self._act()
             self.driver.cache.check()
             self.driver.check_answers()
+            self._every_prompt_token_is_counted_once()
         self.quiet = True
+        self._nobody_waits_for_paused_ones()
         for request_id, index in self.driver.answers:
             self.driver.scheduler.resume(request_id, index)
         self.driver.run()
@@ -109,6 +115,33 @@ class Life:
             assert answer.finish is not None or request_id in self.dropped, "no answer"
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _every_prompt_token_is_counted_once(self) -> None:
+        """Assert that it was found, or missed, or had to be computed in any case."""
+        stats = self.driver.scheduler.stats
+        assert min(stats.missed_tokens.values(), default=0) >= 0, f"{stats.missed_tokens}"
+        known = stats.prefix_hit_tokens + sum(stats.missed_tokens.values())
+        rest = stats.prefix_query_tokens - known
+        if self.driver.cache.shares:  # else nothing is looked for
+            least = stats.prefix_queries
+            right = rest >= least if self.scores else rest == least
+            assert right, f"{rest} tokens neither found nor missed, by {least} prompts"
+
+    def _nobody_waits_for_paused_ones(self) -> None:
+        """Assert that all others are answered; a fixed batch alone waits for its slowest."""
+        if not self.driver.cache.shares:
+            return
+        waiting: list[str] = []
+        for _ in range(10_000):
+            waiting = [
+                request_id
+                for (request_id, _), answer in self.driver.answers.items()
+                if answer.finish is None and request_id not in self.dropped | self.paused
+            ]
+            if not waiting:
+                return
+            self.driver.step()
+        raise AssertionError(f"{waiting} wait for a paused request")
 
     def _tenants(self) -> list[TenantShare]:
         """Draw the shares of two or three tenants."""
@@ -159,8 +192,7 @@ class Life:
         draw = self.random
         what = draw.random()
         if what < 0.25:
-            for _ in range(draw.choice((1, 1, 2, 4))):
-                self._add()
+            self._call(draw.choice((1, 1, 2, 4)))
         elif what < 0.30 and self.driver.requests:
             request_id = draw.choice(sorted(self.driver.requests))
             self.dropped.add(request_id)
@@ -173,7 +205,9 @@ class Life:
             self.driver.scheduler.clear_cache()
         elif what < 0.39 and self.driver.requests:
             change = draw.choice((self.driver.scheduler.pause, self.driver.scheduler.resume))
-            change(draw.choice(sorted(self.driver.requests)), draw.randint(0, 2))
+            request_id = draw.choice(sorted(self.driver.requests))
+            self.paused.add(request_id)
+            change(request_id, draw.randint(0, 2))
         elif what < 0.41 and self.retains:
             name, tenant = draw.choice((None, "x", "y")), draw.choice((None, *self.tenants))
             self.driver.scheduler.unpin(tenant, name)
@@ -189,14 +223,32 @@ class Life:
             "early_stopping": self.random.choice((True, False, "never")),
         }
 
-    def _add(self) -> None:
+    def _call(self, prompts: int) -> None:
+        """Make requests; some are one call, of which nothing stays if one is refused."""
+        together = self.count % 2 == 0
+        made: list[str] = []
+        for _ in range(prompts):
+            request = self._request()
+            try:
+                self.driver.add(request)
+                made.append(request.id)
+            except RequestError:
+                if together:
+                    break
+        else:
+            return
+        self.dropped.update(made)
+        for request_id in made:
+            self.driver.scheduler.withdraw(request_id)
+
+    def _request(self) -> Request:
         draw = self.random
         self.count += 1
         prefix = draw.choice(_PREFIXES)[: draw.choice((4, 8, 30))]
         tail = [draw.randrange(VOCAB) for _ in range(draw.choice((0, 0, 1, 3, 9)))]
         beams = self.driver.cache.shares and draw.random() < 0.3
         search = self._search() if beams else {}
-        request = make_request(
+        return make_request(
             f"r{self.count}",
             prefix + tail,
             n=1 if beams else draw.choice((1, 1, 1, 2, 4)),
@@ -209,12 +261,8 @@ class Life:
             cache_hints=random_hints(draw),
             presence_penalty=draw.choice((0.0, 0.0, 1.0)),
             logprobs=None if beams else draw.choice((None, None, 0)),
-            prompt_logprobs=draw.choice((None, None, 0)),
+            prompt_logprobs=draw.choice((None, None, 0)) if self.scores else None,
             tenant=draw.choice(self.tenants) if self.retains else DEFAULT_TENANT,
             retention=self._retention(len(prefix + tail)),
             **search,
         )
-        try:
-            self.driver.add(request)
-        except RequestError:
-            return

@@ -11,8 +11,9 @@ from octavo.memory.policies.text_id import text_of
 class Fifo:
     """Evict in the order in which texts were first cached; a use does not change it. O(log n).
 
-    A baseline: no use is rewarded. A text is cached when it first loses its last holder, so that
-    the blocks of one text stand tail first, which the order of writing would turn round.
+    A baseline: no use is rewarded, so that a text goes before what went on from it later. A text
+    is cached when it first loses its last holder, so that the blocks of one text stand tail first,
+    which the order of writing would turn round.
     """
 
     def __init__(self) -> None:

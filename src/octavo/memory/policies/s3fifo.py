@@ -18,10 +18,11 @@ class _Seat:
 
     __slots__ = ("hits", "main", "text", "turn")
 
-    def __init__(self, text: BlockKey, turn: int, main: bool) -> None:
+    def __init__(self, text: BlockKey) -> None:
         self.text = text
-        self.turn = turn
-        self.main = main
+        self.turn: int | None = None
+        """None: it has been hit, but never cached."""
+        self.main = False
         self.hits = 0
 
 
@@ -31,8 +32,8 @@ class S3Fifo:
     small_share: of the cached blocks, for the small queue (the paper's 0.1; on conversation
     traces a half is better). promote_hits: hits, 1 to 3, that move a text on to the main queue.
     ghosts: texts remembered after they left the small queue, for each cached block; one that
-    comes back goes to the main queue. Hits do not reorder; in the main queue each of up to three
-    buys one more round.
+    comes back goes to the main queue. Hits do not reorder, so that a text may go before what went
+    on from it later; in the main queue each of up to three buys one more round.
     Source: Yang et al. 2023, "FIFO queues are all you need for cache eviction".
     """
 
@@ -57,15 +58,17 @@ class S3Fifo:
         """Put the block back where its text stood, with one more hit; a new one comes last."""
         text = text_of(block)
         seat = self._seats.get(block.id)
-        if seat is not None and seat.text == text:
-            if seat.hits < _MOST_HITS:
-                seat.hits += 1
-            self._before = None
-        else:
+        if seat is None or seat.text != text:
+            seat = self._seats[block.id] = _Seat(text)
+        elif seat.hits < _MOST_HITS:
+            seat.hits += 1
+        if seat.turn is None:
             if block.key != self._before:  # those of one release have one turn
                 self._turn += 1
             self._before = block.parent
-            seat = self._seats[block.id] = self._seat(text)
+            seat.turn, seat.main = self._turn, self._returns(text)
+        else:
+            self._before = None
         (self._main if seat.main else self._small).add(block, seat.turn)
 
     def hit(self, block: Block) -> None:
@@ -73,10 +76,9 @@ class S3Fifo:
         seat = self._seats.get(block.id)
         text = text_of(block)
         if seat is None or seat.text != text:
-            # Its end will count as a hit, so that this one stands for its beginning. All blocks of
-            # the text get one turn: they come head first now, and tail first when they are added.
-            self._before = None
-            self._seats[block.id] = self._seat(text)
+            # Its end will count as a hit, so that this one stands for its beginning. It has no turn
+            # before it is cached: what goes on from it may be cached first, and must go first.
+            self._seats[block.id] = _Seat(text)
         elif seat.hits < _MOST_HITS:
             seat.hits += 1
 
@@ -109,11 +111,12 @@ class S3Fifo:
     def __len__(self) -> int:
         return len(self._small) + len(self._main)
 
-    def _seat(self, text: BlockKey) -> _Seat:
+    def _returns(self, text: BlockKey) -> bool:
+        """Say, once, whether a text has left the small queue not long ago."""
         if text not in self._ghosts:
-            return _Seat(text, self._turn, False)
+            return False
         del self._ghosts[text]
-        return _Seat(text, self._turn, True)
+        return True
 
     def _move_to_main(self, block: Block, seat: _Seat, hits: int) -> None:
         self._turn += 1
