@@ -8,11 +8,17 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from octavo.server.failures import add_failures
+from octavo.server.middleware import add_guards
 from octavo.server.parts import Parts
 from octavo.server.release import VERSION
-from octavo.server.routes import metrics, models
+from octavo.server.routes import admin, health, metrics, models
 
-ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (models.router, metrics.router)
+ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
+    models.router,
+    metrics.router,
+    health.router,
+    admin.router,
+)
 """In the order in which the document lists them."""
 
 
@@ -25,11 +31,13 @@ def build_app(parts: Parts) -> FastAPI:
         # Their pages load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        openapi_url="/openapi.json" if parts.settings.document else None,
         generate_unique_id_function=_name,
     )
     for router in ROUTERS:
         app.include_router(router(parts))
     add_failures(app, retry_after_s=parts.settings.retry_after_s)
+    add_guards(app, parts)
     return app
 
 
