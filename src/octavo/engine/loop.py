@@ -165,6 +165,17 @@ class Loop:
         """Recompute every count of the memory plane. Raises Corrupted."""
         self._cache.check()
 
+    def quarantine(self) -> int:
+        """Let every request begin again, without blocks about which something is wrong.
+
+        Returns how many blocks are given out no more. Raises Corrupted if it does not help.
+        """
+        while self._in_flight:
+            self._backlog += self._collect()
+        count, ends = self._scheduler.quarantine()
+        self._backlog += ends
+        return count
+
     def step(self) -> list[Update]:
         """Submit one step if there is work, and take in one result if it is time."""
         planned_s = self._clock()

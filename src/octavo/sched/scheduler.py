@@ -122,6 +122,18 @@ class Scheduler:
         self._roster.reconsider()
         return self._cache.clear()
 
+    def quarantine(self) -> tuple[int, list[Update]]:
+        """Let everybody begin again, without blocks about which something is wrong.
+
+        No step may be in flight, and no move open. Texts are kept and computed once more. Returns
+        how many blocks are out, and the ends of those whose text no longer fits. Raises Corrupted
+        if it does not help.
+        """
+        assert not self._in_flight, f"{self._in_flight} steps are in flight"
+        count = self._cache.quarantine()
+        self._roster.requeue_all()
+        return count, self._results.shorten_all() if count else []
+
     @property
     def busy(self) -> bool:
         """True while a request is not finished."""
