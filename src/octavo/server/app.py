@@ -12,6 +12,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
 from octavo.server.routes import chat, completions, metrics, models, tokens
+from octavo.server.schemas.errors import FAILURES
 
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     models.router,
@@ -30,6 +31,7 @@ def build_app(parts: Parts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=_name,
+        responses=FAILURES,
     )
     prompter = Prompter(parts)
     for router in (completions.router, chat.router, tokens.router):
