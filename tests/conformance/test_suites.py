@@ -81,6 +81,11 @@ class KeepsByText(Lru):
         return block
 
 
+class HeadFirstAtOnce(Lru):
+    def add_all(self, blocks):
+        super().add_all(blocks[::-1])
+
+
 class Drifting(Lru):
     """Its victims depend on how many bags there were before."""
 
@@ -107,6 +112,7 @@ class Drifting(Lru):
         (Writes, "must not write"),
         (Miscounts, "len is 3"),
         (Drifting, "different victims"),
+        (HeadFirstAtOnce, "given and taken together"),
         (TakesHits, "a hit of a held block"),
         (KeepsByText, "blocks with new texts"),
     ],

@@ -47,6 +47,20 @@ def test_popping_an_empty_bag_is_an_index_error():
         Lru().pop()
 
 
+def test_a_policy_derived_from_another_is_asked_as_far_as_it_differs():
+    asked = []
+
+    class Nosy(Lru):
+        def add(self, block):
+            asked.append(block)
+            super().add(block)
+
+    desk = Desk.paged(8, policy=Nosy)
+    desk.release(desk.written(range(16)))
+
+    assert [block.depth for block in asked] == [3, 2, 1, 0]
+
+
 def test_the_suffix_of_a_released_text_is_evicted_before_its_prefix():
     desk = Desk.paged(5)
     text = list(range(16))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from hashlib import blake2b
+from itertools import accumulate
 
 import msgspec
 import pytest
@@ -13,6 +14,19 @@ from octavo.contract.namespace import Namespace
 from octavo.memory import keys
 from octavo.memory.keys import chain, extend_keys, token_bytes
 from octavo.testing.desk import Desk
+
+
+def digest(data):
+    return blake2b(data, digest_size=16).digest()
+
+
+def replace_keys(monkeypatch, key_of):
+    """Let units have the keys that `key_of`, given the one before and the text, returns."""
+
+    def chain_all(parent, units):
+        return list(accumulate(units, key_of, initial=parent))[1:]
+
+    monkeypatch.setattr(keys, "chain_all", chain_all)
 
 
 def ints(*tokens):
@@ -51,7 +65,7 @@ def test_a_block_of_sixteen_tokens_has_its_golden_key():
 def test_a_key_is_the_plain_digest_of_the_key_before_and_the_tokens():
     parent = Namespace().root()
 
-    assert chain(parent, ints(7)) == blake2b(parent + ints(7), digest_size=16).digest()
+    assert chain(parent, ints(7)) == digest(parent + ints(7))
 
 
 def test_token_ids_are_spelled_as_little_endian_int32():
@@ -102,9 +116,7 @@ def test_growing_a_text_hashes_only_the_new_units(monkeypatch):
     seq = Desk.paged(8).waiting(range(400))
     extend_keys(seq, 4, seq.length)
     hashed = []
-    monkeypatch.setattr(
-        keys, "chain", lambda parent, data: hashed.append(data) or chain(parent, data)
-    )
+    replace_keys(monkeypatch, lambda parent, data: hashed.append(data) or digest(parent + data))
     seq.tokens.extend([1, 2, 3, 4, 5])
 
     extend_keys(seq, 4, seq.length)
@@ -125,7 +137,7 @@ def test_keys_made_piece_by_piece_equal_keys_made_at_once():
 
 @pytest.mark.parametrize("digest_bytes", [0, 1])
 def test_a_collision_of_keys_never_shows_another_text(monkeypatch, digest_bytes):
-    monkeypatch.setattr(keys, "chain", lambda parent, data: chain(parent, data)[:digest_bytes])
+    replace_keys(monkeypatch, lambda parent, data: digest(parent + data)[:digest_bytes])
     desk = Desk.paged(400)
     texts = [[n, n + 1, n + 2, n + 3, 5 * n, 5, 5, 5, 9] for n in range(60)]
     for text in texts:
@@ -139,7 +151,7 @@ def test_a_collision_of_keys_never_shows_another_text(monkeypatch, digest_bytes)
 
 
 def test_a_collision_in_the_middle_of_two_texts_is_a_miss(monkeypatch):
-    monkeypatch.setattr(keys, "chain", lambda parent, data: b"all the same")
+    replace_keys(monkeypatch, lambda parent, data: b"all the same")
     desk = Desk.paged(16)
     desk.release(desk.written([1, 2, 3, 4, 9, 9, 9, 9]))
 

@@ -275,7 +275,7 @@ def test_departures_remember_at_least_their_bound_and_no_more_than_twice_that():
     departures = Departures(1, 100, "lru")
     for number in range(1000):
         departures.advance(float(number), number)
-        departures.evict(gone(number))
+        departures.evict_all([gone(number)])
         assert len(departures) <= 200
         recent = range(max(0, number - 99), number + 1)
         assert all(departures.get(0, gone(one).key) is not None for one in recent)
@@ -284,7 +284,7 @@ def test_departures_remember_at_least_their_bound_and_no_more_than_twice_that():
 def test_departures_know_the_last_reason_and_time_of_a_text():
     departures = Departures(2, 100, "lru")
     departures.advance(1.0, 0)
-    departures.evict(gone(1))
+    departures.evict_all([gone(1)])
     departures.advance(2.0, 5)
     departures.note(gone(1), MissReason.CLEARED)
 

@@ -422,10 +422,10 @@ def test_the_best_sibling_is_the_one_that_a_search_of_all_finds():
     for number in range(4000):
         tokens = text(*(draw.randrange(3) for _ in range(8)))
         if tokens in blocks and draw.random() < 0.7:
-            siblings.remove(blocks.pop(tokens))
+            siblings.remove_all([blocks.pop(tokens)])
         elif tokens not in blocks:
             blocks[tokens] = member(number, tokens)
-            siblings.add(blocks[tokens])
+            siblings.add_all([blocks[tokens]])
         if number % 50 == 0:
             siblings.check(blocks.values())
         question = text(*(draw.randrange(3) for _ in range(draw.randint(1, 8))))
@@ -436,9 +436,9 @@ def test_the_best_sibling_is_the_one_that_a_search_of_all_finds():
 
 def test_siblings_know_groups_and_parents_apart():
     siblings = Siblings(2)
-    siblings.add(member(1, text(1, 2)))
-    siblings.add(member(2, text(1, 3), group=1))
-    siblings.add(member(3, text(1, 4), parent=b"other"))
+    siblings.add_all([member(1, text(1, 2))])
+    siblings.add_all([member(2, text(1, 3), group=1)])
+    siblings.add_all([member(3, text(1, 4), parent=b"other")])
 
     best = [siblings.best(*place, text(1, 4)) for place in ((0, b"root"), (1, b"root"))]
 
@@ -455,7 +455,7 @@ def test_check_finds_a_committed_block_without_its_siblings():
 
 def test_check_finds_a_sibling_that_is_no_committed_block():
     siblings = Siblings(1)
-    siblings.add(member(4, text(1)))
+    siblings.add_all([member(4, text(1))])
 
     with pytest.raises(Corrupted, match="siblings of group 0"):
         siblings.check([])

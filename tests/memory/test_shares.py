@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from octavo.build import EVICTION_POLICIES
@@ -246,3 +248,48 @@ def test_the_same_calls_give_the_same_victims_whatever_the_tenants():
         return cached(desk), [block.key for block in desk.tiers[0].pool.blocks]
 
     assert evictions() == evictions()
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_blocks_taken_together_come_from_whom_they_would_come_one_by_one(seed):
+    most = [("a", 0.2, 0.5), ("b", 0.1, 0.4)], [("a", 0.3, 0.8), ("b", 0.1, 0.6)]
+
+    def taken(at_once):
+        draw = Random(seed)
+        desk = desk_of(40, *most[seed % 2], pin_limit=0.2)
+        pool, found = desk.tiers[0].pool, []
+        for number in range(12):
+            serve_text(desk, draw, number)
+            account = pool.shares.account(draw.choice(list(NAMES)))
+            able = max(0, pool.shares.takeable(account))
+            count = draw.choice([able, draw.randint(0, able)])
+            runs = [count] if at_once else [1] * count
+            held = [block for run in runs for block in pool.take(run, 0, account)]
+            found.append(held)
+            pool.drop(held)
+            desk.cache.check()
+        return found
+
+    assert taken(True) == taken(False)
+
+
+def serve_text(desk, draw, number):
+    """Serve a new text of some tenant; the beginning of every third one is pinned."""
+    pins = (Retention(0, BLOCK, pin="p"),) if number % 3 == 0 else ()
+    tokens = [number] * (BLOCK * draw.randint(1, 8))
+    tenant = draw.choice(list(NAMES))
+    try:
+        seq = desk.waiting(tokens, output=4, tenant=tenant, retention=pins)
+    except RequestError:  # no more may be pinned
+        return
+    if desk.admit(seq):
+        desk.commit()
+    desk.release(seq)
+
+
+def test_a_tenant_whose_text_stays_pinned_in_part_gives_up_the_rest_in_its_turn():
+    desk = desk_of(12, ("a",), ("b",), pin_limit=0.5)
+    pin = (Retention(0, BLOCK, pin="p"),)
+    desk.release(desk.written([1] * 5 * BLOCK, tenant="a", output=1, retention=pin))
+
+    desk.cache.check()  # no tenant may be noted as less above its guarantee than it is

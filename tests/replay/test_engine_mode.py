@@ -232,9 +232,9 @@ def test_policies_are_told_how_many_true_tokens_a_block_holds():
     seen = []
 
     class Nosy(Lru):
-        def add(self, block):
-            seen.append(block.filled)
-            super().add(block)
+        def add_all(self, blocks):
+            seen.extend(block.filled for block in blocks)
+            super().add_all(blocks)
 
     replay_engine(trace_of("abc", "abd", block_size=16), Nosy(), 6, SETTINGS)
 

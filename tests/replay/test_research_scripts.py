@@ -50,3 +50,13 @@ def test_a_fit_tells_what_it_tried_and_what_that_gives_on_the_second_half(tmp_pa
     assert {row["set"] for row in got["second_half"]} == {"defaults", "found"}
     assert all(len(row["gain_interval"]) == 2 for row in got["second_half"])
     assert "found on the first halves" in said
+
+
+def test_kept_ends_take_room_and_bring_nothing_where_no_end_is_known(tmp_path):
+    trace = write_trace(tmp_path / "chats.jsonl", mooncake_rows(60))
+
+    said = run("kept_ends.py", trace, "--shares", 0.3, 3, "--json")
+
+    scarce, ample = json.loads(said)["rows"]
+    assert scarce["partial"]["ends"] > 0 == scarce["whole"]["ends"]
+    assert ample["partial"]["hit"] == ample["whole"]["hit"]

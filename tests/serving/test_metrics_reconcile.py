@@ -18,11 +18,13 @@ from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
 from octavo.sched.order import Fcfs
 from octavo.sched.scheduler import Scheduler
+from octavo.server.limits import TenantGate
 from octavo.server.meters import RequestRecord
 from octavo.server.metrics.requests import RequestMeters
 from octavo.server.metrics.values import OTHER, MetricsSettings, TenantLabels, read_bounds
 from octavo.server.parts import Parts, ServedModel
 from octavo.server.routes import metrics
+from octavo.server.tenants import Tenant, TenantLimits
 from octavo.testing.driver import make_cache
 from octavo.testing.fake_runner import FakeRunner
 from octavo.testing.near_core import Heard, NearCore, fake_loop
@@ -191,6 +193,25 @@ def test_an_engine_that_is_gone_leaves_its_last_counts_and_their_age():
         assert scrape("octavo_core_up") == 0
         assert scrape("octavo_snapshot_age_seconds") >= 0.02
         assert scrape("octavo_blocks_total") == 60
+
+    with_rig(test)
+
+
+def test_requests_of_a_tenant_that_run_and_wait_are_those_of_the_gate():
+    async def test(rig):
+        gate = TenantGate(10)
+        app = FastAPI()
+        parts = Parts(core=rig.core, model=MODEL, gate=gate)
+        app.include_router(metrics.router(parts))
+        rig.app = app
+        alice = Tenant(name="alice", limits=TenantLimits(max_running=1))
+        places = [gate.enter(alice, 1) for _ in range(3)]
+        scrape = await rig.scrape()
+        assert scrape("octavo_tenant_running", tenant="alice") == 1
+        assert scrape("octavo_tenant_queued", tenant="alice") == 2
+        assert scrape("vllm:num_requests_waiting") == 2
+        for place in places:
+            place.leave()
 
     with_rig(test)
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from octavo import __version__
 from octavo.cli import INTERRUPTED
-from octavo.cli.flags import Command, Group, UsageError
+from octavo.cli.flags import Command, Group, Runnable, TableCommand, UsageError
 from octavo.cli.output import OutputError, ReaderGone, say
 from octavo.errors import Corrupted, OctavoError, OutOfBlocks
 
@@ -37,10 +37,10 @@ def command_line() -> Group:
     )
 
 
-def _load(place: str) -> Command | Group:
+def _load(place: str) -> Runnable:
     module, _, attribute = place.partition(":")
     found = getattr(import_module(module), attribute)
-    return found if isinstance(found, Group) else Command(found)
+    return found if isinstance(found, Group | TableCommand) else Command(found)
 
 
 def run_command(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Commands from functions, read by argparse: an annotation says a parameter's flag, type and help.
 
-A group loads the command that is named and no other: every start pays for what it loads.
+A command may also take its flags from a table. A group loads the command that is named and no
+other: every start pays for what it loads.
 """
 
 from __future__ import annotations
@@ -8,10 +9,19 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from octavo.cli import begin_work
 
@@ -144,14 +154,74 @@ class Command:
         return self.function(**given)
 
 
+class Row(Protocol):
+    """One flag of a table."""
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+        """Tell argparse of it; what the line leaves out stays out of the result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommand:
+    """A command whose flags are rows of a table, by the title of their group.
+
+    In the names of its flags, underscores are dashes.
+    """
+
+    name: str
+    help: str
+    groups: Mapping[str, tuple[Row, ...]]
+    function: Callable[[dict[str, Any]], Any]
+    """Gets the flags that the line names; returns an exit status, or None."""
+
+    def run(self, arguments: list[str], path: str) -> Any:  # as the function
+        """Call the function. path: the words before the arguments. Raises UsageError."""
+        parser = _Parser(path, self.help)
+        parser.usage = f"{path} [words and flags, as below]"  # all of them would fill a page
+        for title, rows in self.groups.items():
+            group = parser.add_argument_group(title)
+            for row in rows:
+                row.add_to(group)
+        try:
+            given = vars(parser.parse_intermixed_args(_with_dashes(arguments)))
+        except _Helped:
+            return 0
+        begin_work()
+        return self.function(given)
+
+
+def _with_dashes(arguments: list[str]) -> list[str]:
+    """Write `--max_model_len=5` as `--max-model-len=5`; what follows `--` are words."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    written: list[str] = []
+    for one in arguments[:end]:
+        name, equals, value = one.partition("=")
+        written.append(name.replace("_", "-") + equals + value if one.startswith("--") else one)
+    return written + arguments[end:]
+
+
+class Runnable(Protocol):
+    """What can stand in a group."""
+
+    @property
+    def help(self) -> str:
+        """What it says of itself."""
+        ...
+
+    def run(self, arguments: list[str], path: str) -> Any:  # as the command's function
+        """Run it. path: the words before the arguments. Raises UsageError."""
+        ...
+
+
 @dataclass(slots=True)
 class Group:
     """Commands under one word, which are loaded when they are named."""
 
     name: str
     help: str
-    commands: dict[str, Callable[[], Command | Group]] = field(
-        default_factory=dict[str, "Callable[[], Command | Group]"]
+    commands: dict[str, Callable[[], Runnable]] = field(
+        default_factory=dict[str, "Callable[[], Runnable]"]
     )
     version: str = ""
     """Shown for --version; empty: there is no such flag."""

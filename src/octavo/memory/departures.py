@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockKey
@@ -42,13 +43,15 @@ class Departures:
             self._old = self._young
             self._young = tuple({} for _ in self._old)
 
-    def evict(self, block: Block) -> None:
-        """Note that a block is evicted; it still has its text, and is kept as it was."""
-        kept = block.kept
-        if kept is not None and kept.priority == EXPIRED:
-            self.note(block, MissReason.EXPIRED)
-        else:
-            self._young[block.group][block.key or b""] = self._eviction
+    def evict_all(self, blocks: Iterable[Block]) -> None:
+        """Note that blocks are evicted; they still have their texts, and are kept as they were."""
+        young, eviction = self._young, self._eviction
+        for block in blocks:
+            kept = block.kept
+            if kept is not None and kept.priority == EXPIRED:
+                self.note(block, MissReason.EXPIRED)
+            else:
+                young[block.group][block.key or b""] = eviction
 
     def note(self, block: Block, reason: MissReason) -> None:
         """Note that a block loses its text for another reason; it still has it."""

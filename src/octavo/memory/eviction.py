@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 from octavo.memory.block import Block
 
@@ -44,3 +45,60 @@ class NoticesHits(EvictionPolicy, Protocol):
         With it, the uses of a text are its `add` calls and its `hit` calls together.
         """
         ...
+
+
+class InBulk(EvictionPolicy, Protocol):
+    """A policy with verbs for several blocks, all or some of these; else they go one by one.
+
+    Each leads to the same victims as so many calls for one block.
+    """
+
+    def add_all(self, blocks: list[Block]) -> None:
+        """Take in blocks, at least one, that have lost their last holder together, in order."""
+        ...
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Let go of blocks, at least one, in the bag: they are held again."""
+        ...
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Choose so many victims, the first first. count: from 1 to as many as there are."""
+        ...
+
+
+_Bulk: TypeAlias = tuple[
+    Callable[[list[Block]], None], Callable[[list[Block]], None], Callable[[int], list[Block]]
+]
+
+
+def in_bulk(policy: EvictionPolicy) -> _Bulk:
+    """Return `add_all`, `remove_all` and `pop_all` of any policy: its own, or made of single calls.
+
+    A class that overrides the verb for one block, and not the other, is called for each block.
+    """
+
+    def add_all(blocks: list[Block]) -> None:
+        for block in blocks:
+            policy.add(block)
+
+    def remove_all(blocks: list[Block]) -> None:
+        for block in blocks:
+            policy.remove(block)
+
+    def pop_all(count: int) -> list[Block]:
+        return [policy.pop() for _ in range(count)]
+
+    return (
+        _own(policy, "add_all", "add") or add_all,
+        _own(policy, "remove_all", "remove") or remove_all,
+        _own(policy, "pop_all", "pop") or pop_all,
+    )
+
+
+def _own(policy: EvictionPolicy, verb: str, single: str) -> Any:
+    for one in type(policy).__mro__:
+        if verb in vars(one):
+            return getattr(policy, verb)
+        if single in vars(one):
+            break
+    return None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterable
 from hashlib import blake2b
+from struct import iter_unpack
 
 from octavo.contract.ids import BlockKey
 from octavo.contract.request import Sequence
 
 KEY_BYTES = 16
+TOKEN_BYTES = 4
+_EMPTY = blake2b(digest_size=KEY_BYTES)
 
 
 def chain(parent: BlockKey, tokens: bytes) -> BlockKey:
@@ -17,7 +21,19 @@ def chain(parent: BlockKey, tokens: bytes) -> BlockKey:
 
     parent: key of the unit before, or the namespace's root; tokens: int32, little-endian.
     """
-    return blake2b(parent + tokens, digest_size=KEY_BYTES).digest()
+    return chain_all(parent, (tokens,))[0]
+
+
+def chain_all(parent: BlockKey, units: Iterable[bytes]) -> list[BlockKey]:
+    """Return the keys of hash units that follow one another, as `chain` has them."""
+    keys: list[BlockKey] = []
+    for tokens in units:
+        state = _EMPTY.copy()  # a quarter faster than a new one
+        state.update(parent)
+        state.update(tokens)
+        parent = state.digest()
+        keys.append(parent)
+    return keys
 
 
 def token_bytes(tokens: array[int]) -> bytes:
@@ -30,12 +46,7 @@ def token_bytes(tokens: array[int]) -> bytes:
 
 def keys_of(root: BlockKey, tokens: tuple[int, ...], unit: int) -> list[BlockKey]:
     """Return the keys of all full units of a text. root: the namespace's."""
-    data, parent, width = token_bytes(array("i", tokens)), root, unit * 4
-    keys: list[BlockKey] = []
-    for offset in range(0, len(data) - width + 1, width):
-        parent = chain(parent, data[offset : offset + width])
-        keys.append(parent)
-    return keys
+    return chain_all(root, _units(token_bytes(array("i", tokens)), unit))
 
 
 def extend_keys(seq: Sequence, unit: int, upto: int) -> None:
@@ -47,11 +58,13 @@ def extend_keys(seq: Sequence, unit: int, upto: int) -> None:
     count = upto // unit
     if count <= done:
         return
-    data = token_bytes(seq.tokens[done * unit : count * unit])
-    parent = seq.keys[-1] if done else seq.root
-    width = unit * 4
-    for offset in range(0, len(data), width):
-        piece = data[offset : offset + width]
-        parent = chain(parent, piece)
-        seq.units.append(piece)
-        seq.keys.append(parent)
+    units = _units(token_bytes(seq.tokens[done * unit : count * unit]), unit)
+    seq.keys += chain_all(seq.keys[-1] if done else seq.root, units)
+    seq.units += units
+
+
+def _units(data: bytes, unit: int) -> list[bytes]:
+    """Cut a text's bytes into full units."""
+    width = unit * TOKEN_BYTES
+    whole = len(data) // width * width
+    return [piece for (piece,) in iter_unpack(f"{width}s", memoryview(data)[:whole])]

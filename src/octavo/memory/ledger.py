@@ -29,10 +29,14 @@ class Ledger:
         self._closed = step
         entries = self._open.pop(step, [])
         # Evicted and published once more within one step, a block stands here twice.
-        blocks = dict.fromkeys(
-            block for written, _ in entries for block in written if block.written_step == step
+        return list(
+            {
+                block: None
+                for written, _ in entries
+                for block in written
+                if block.written_step == step
+            }
         )
-        return list(blocks)
 
     def tainted(self, failed: StepId, doomed: set[SeqId], alive: Container[SeqId]) -> list[Block]:
         """Return the tentative blocks that cannot be trusted after a failed step.

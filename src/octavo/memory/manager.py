@@ -303,7 +303,7 @@ class KVCacheManager:
         self._allocator.collected = step
         blocks = self._ledger.close(step)
         self._device.commit(blocks)
-        for block in blocks:
+        for block in blocks if len(self._tiers) > 1 else ():
             for tier in self._placement.copies(block):
                 self._transfers.store(block, tier)
 

@@ -12,10 +12,9 @@ from octavo.contract.namespace import Namespace
 from octavo.contract.request import Sequence
 from octavo.memory.departures import Departure
 from octavo.memory.groups import Groups
-from octavo.memory.keys import KEY_BYTES
+from octavo.memory.keys import KEY_BYTES, TOKEN_BYTES
 from octavo.memory.policies.use_counts import Recent
 from octavo.memory.prefix import Hit, block_text
-from octavo.memory.siblings import TOKEN_BYTES
 from octavo.memory.tier import Text, Tier
 
 _FIRST_TEXTS = 4096

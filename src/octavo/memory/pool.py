@@ -26,7 +26,7 @@ class BlockPool:
         self,
         num_blocks: int,
         policy: EvictionPolicy,
-        on_evict: Callable[[Block], None],
+        on_evict: Callable[[list[Block]], None],
         slot_weights: tuple[int, ...] = (1,),
     ) -> None:
         self.blocks = [Block(i) for i in range(num_blocks)]
@@ -91,51 +91,35 @@ class BlockPool:
                 f"{count} blocks asked of a pool with {self.shares.takeable(account)} available to "
                 f"{account}"
             )
-        taken: list[BlockId] = []
-        blocks, free, shares, several = self.blocks, self._free, self.shares, self._several
-        evict, on_evict = self.shelves.pop, self._on_evict
-        for _ in range(count):
-            if free and not (several and shares.must_own(account)):
-                block = blocks[free.pop()]
-            else:
-                block = evict(account)
-                self.evictions += 1
-                on_evict(block)
+        taken = list[Block]()
+        while len(taken) < count:
+            taken += self._give(count - len(taken), account)
+        for block in taken:
             block.refs = 1
             block.group = group
             block.filled = 0
             block.kept = None
-            block.account = account
-            account.held += 1
-            if several:
-                shares.grown(account)
             block.hint = None
-            taken.append(block.id)
         self.held += count
         self.held_by_group[group] += count
         self.logical += count
-        return taken
+        return [block.id for block in taken]
 
     def share(self, ids: Iterable[BlockId]) -> None:
         """Add one holder to each block; a cached one is no longer evictable."""
-        blocks, remove, several = self.blocks, self.shelves.remove, self._several
-        before = self.held
+        blocks, idle = self.blocks, list[Block]()
         for block_id in ids:
             block = blocks[block_id]
             refs = block.refs
             if refs == 0:
-                remove(block)
-                if several:
-                    self.shares.hold(block, 1)
-                self.held += 1
-                self.held_by_group[block.group] += 1
-                self.filled += block.filled * self._weights[block.group]
+                idle.append(block)
             elif refs == 1:
                 self.shared += 1
             block.refs = refs + 1
             self.logical += 1
-        if not several:
-            self.shares.default.held += self.held - before
+        if idle:
+            self.shelves.remove_all(idle)
+            self._hold(idle, 1)
 
     def reuse(self, ids: Iterable[BlockId]) -> None:
         """Add one holder to each block, as `share`, since its text is used once more.
@@ -157,30 +141,24 @@ class BlockPool:
 
         A block without holders becomes cached if it has a key, else free.
         """
-        blocks, add, several = self.blocks, self.shelves.add, self._several
-        default = self.shares.default
+        blocks, idle, wrong = self.blocks, list[Block](), None
         for block_id in ids:
             block = blocks[block_id]
             refs = block.refs - 1
             if refs < 0:
-                raise Corrupted(f"block {block_id} was dropped more often than held")
+                wrong = block
+                break
             block.refs = refs
             self.logical -= 1
-            if refs == 1:
+            if refs == 0:
+                idle.append(block)
+            elif refs == 1:
                 self.shared -= 1
-            elif refs == 0:
-                self.held -= 1
-                self.held_by_group[block.group] -= 1
-                self.filled -= block.filled * self._weights[block.group]
-                if several:
-                    self.shares.hold(block, -1)
-                else:
-                    default.held -= 1
-                if block.key is None:
-                    block.account = None
-                    self._free.append(block_id)
-                else:
-                    add(block)
+        if idle:
+            self._hold(idle, -1)
+            self._lay_down(idle)
+        if wrong is not None:
+            raise Corrupted(f"block {wrong.id} was dropped more often than held")
 
     def assign(self, block_id: BlockId, group: int) -> None:
         """Let a held block, still empty, hold layers of another KV group."""
@@ -223,7 +201,7 @@ class BlockPool:
         while account.live > account.maximum and account.cached:
             block = self.shelves.pop(account)
             self.evictions += 1
-            self._on_evict(block)
+            self._on_evict([block])
             block.account = None
             self._free.append(block.id)
 
@@ -266,3 +244,48 @@ class BlockPool:
         self.shelves.check(cached)
         pinned = [b for b in cached if self.shelves.is_pinned(b)]
         self.shares.check([b for b in self.blocks if b.refs] + cached, pinned)
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _give(self, count: int, account: Account) -> list[Block]:
+        """Give a tenant from one to so many blocks: free ones, or else cached ones."""
+        free, spare = self._free, self.shares.spare(account)
+        if free and spare:
+            given = [self.blocks[free.pop()] for _ in range(min(count, spare, len(free)))]
+        else:
+            given = self.shelves.pop_some(count, account)
+            self.evictions += len(given)
+            self._on_evict(given)
+        for block in given:
+            block.account = account
+        account.held += len(given)
+        if self._several:
+            self.shares.grown(account)
+        return given
+
+    def _hold(self, blocks: list[Block], sign: int) -> None:
+        """Count blocks that have got their first holder, 1, or have lost their last one, -1."""
+        by_group, weights, filled = self.held_by_group, self._weights, 0
+        for block in blocks:
+            group = block.group
+            by_group[group] += sign
+            filled += block.filled * weights[group]
+        self.filled += sign * filled
+        self.held += sign * len(blocks)
+        if not self._several:
+            self.shares.default.held += sign * len(blocks)
+            return
+        for block in blocks:
+            self.shares.hold(block, sign)
+
+    def _lay_down(self, blocks: list[Block]) -> None:
+        """Let blocks that nobody holds be cached, or free."""
+        cached = list[Block]()
+        for block in blocks:
+            if block.key is not None:
+                cached.append(block)
+            else:
+                block.account = None
+                self._free.append(block.id)
+        if cached:
+            self.shelves.add_all(cached)

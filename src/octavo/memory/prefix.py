@@ -9,8 +9,8 @@ from octavo.contract.ids import BlockKey
 from octavo.contract.request import Sequence
 from octavo.memory.block import Block
 from octavo.memory.groups import Groups
-from octavo.memory.keys import extend_keys, token_bytes
-from octavo.memory.siblings import TOKEN_BYTES, Siblings
+from octavo.memory.keys import TOKEN_BYTES, extend_keys, token_bytes
+from octavo.memory.siblings import Siblings
 from octavo.memory.tier import Text, Tier
 
 Found = tuple[int, Block]

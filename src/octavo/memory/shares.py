@@ -189,28 +189,33 @@ class Shares:
 
     # ── who gives up a block ──────────────────────────────────────────────────────────────
 
-    def must_own(self, account: Account) -> bool:
-        """True if a tenant that takes a block has to give up one of its own cached ones.
+    def spare(self, account: Account) -> int:
+        """How many blocks a tenant can take before it has to give up its own cached ones for them.
 
-        At its maximum; or if one more block of its own, protected by its guarantee, would be
+        It has to at its maximum; and where one more block, protected by its guarantee, would be
         one that is promised to others.
         """
         if not self.several or not account.cached:
-            return False
-        if account.live >= account.maximum:
-            return True
-        others = self._claimed_now() - account.claimed
-        more = min(account.guaranteed, account.live + 1)
-        return more > account.protected and others + more > self.size
+            return self.size
+        live = account.live
+        spare = account.maximum - live
+        if live < account.guaranteed:
+            spare = min(spare, self.size - (self._claimed_now() - account.claimed) - live)
+        return max(0, spare)
 
-    def giver(self, taker: Account) -> Account:
-        """Return the tenant, with evictable blocks, that gives up one to another's sequence."""
-        if not self.several:
-            return taker
-        most = self.most_over()
-        if most is None or most.live <= most.guaranteed:
-            return taker
-        return most
+    def turn(self, taker: Account) -> tuple[Account, int]:
+        """Return the tenant that gives up cached blocks to another's sequence.
+
+        And how many, one after the other, before it may be another's turn; at least 1.
+        """
+        most = self.most_over() if self.several and self.spare(taker) else None
+        if most is None or most is taker or most.live <= most.guaranteed:
+            return taker, max(1, taker.cached)  # each leaves it with as many blocks
+        over = most.live - most.guaranteed
+        # The heap's next ones are at least what any other is above its guarantee; the taker grows.
+        others = max([0, *(-entry[0] for entry in self._over[1:3])])
+        grows = (over - (taker.live - taker.guaranteed) + 1) // 2
+        return most, max(1, min(most.cached, over - others, grows, self.spare(taker)))
 
     def most_over(self) -> Account | None:
         """Return the tenant with evictable blocks that is furthest above its guarantee."""
@@ -289,6 +294,12 @@ class Shares:
             kept = sum(account.protected for account in self.accounts)
             if kept != self._kept:
                 wrong.append(f"protected blocks are {self._kept}, not {kept}")
+            wrong += [
+                f"tenant {account.name} is noted as less above its guarantee than it is"
+                for account in self.accounts
+                if account.cached
+                and self._noted.get(account.number, -ANY_LENGTH) < account.live - account.guaranteed
+            ]
         if wrong:
             raise Corrupted("; ".join(wrong))
 

@@ -8,7 +8,7 @@ from octavo.contract.ids import BlockId
 from octavo.contract.retention import NORMAL_PRIORITY
 from octavo.errors import Corrupted
 from octavo.memory.block import Block
-from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.eviction import EvictionPolicy, in_bulk
 from octavo.memory.kept import EXPIRED, Kept
 from octavo.memory.pins import Label, Pins
 from octavo.memory.shares import Account, Shares
@@ -18,13 +18,14 @@ from octavo.memory.timers import Timers
 class Shelf:
     """The evictable blocks of one tenant and class."""
 
-    __slots__ = ("account", "bag", "bit", "count")
+    __slots__ = ("account", "add_all", "bag", "bit", "count", "pop_all", "remove_all")
 
     def __init__(self, account: Account, bit: int, bag: EvictionPolicy) -> None:
         self.account = account
         self.bit = bit
         """Of its class: that of the lowest is 1."""
         self.bag = bag
+        self.add_all, self.remove_all, self.pop_all = in_bulk(bag)
         self.count = 0
 
 
@@ -76,24 +77,27 @@ class Shelves:
             after = block.kept.after
             self.remove(block)
             block.kept = None if after == NORMAL_PRIORITY else Kept(after, None, after)
-            self._put(block, self._shelf(block.account or self.shares.default, after))
+            self._put([block], self._shelf(block.account or self.shares.default, after))
 
     def add(self, block: Block) -> None:
         """Take in a block that has just lost its last holder."""
-        kept = block.kept
         account = block.account or self.shares.default
         payer = self.pins.payer(block) if self.pins.used else None
         if payer is not None:
             self._pin(block, payer)
-            return
-        if kept is None:
-            shelf = self._normal[account.number]
         else:
-            shelf = self._shelf(account, kept.priority)
-            if kept.ttl_s is not None:
-                self._timed[block.id] = block
-                self._timers.set(block.id, self._now_s + kept.ttl_s)
-        self._put(block, shelf)
+            self._add_alike([block], account, block.kept)
+
+    def add_all(self, blocks: list[Block]) -> None:
+        """Take in blocks that have just lost their last holder, at least one, in this order."""
+        account, kept = blocks[0].account, blocks[0].kept
+        if self.pins.used or not all(
+            [block.account is account and block.kept is kept for block in blocks]
+        ):
+            for block in blocks:
+                self.add(block)
+        else:
+            self._add_alike(blocks, account or self.shares.default, kept)
 
     def hit(self, block: Block) -> None:
         """Tell the policy that the text of a held block is used once more."""
@@ -110,7 +114,17 @@ class Shelves:
             self._unpin(block)
             return
         shelf.bag.remove(block)
-        self._note_loss(block, shelf)
+        self._note_loss([block], shelf)
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Let go of blocks, at least one, that are held again."""
+        shelf = blocks[0].shelf
+        if shelf is None or not all([block.shelf is shelf for block in blocks]):
+            for block in blocks:
+                self.remove(block)
+        else:
+            shelf.remove_all(blocks)
+            self._note_loss(blocks, shelf)
 
     def pin(self, block: Block) -> None:
         """Take a cached block off its shelf, since a pin holds its text now."""
@@ -126,19 +140,25 @@ class Shelves:
 
         taker: None: for nobody. `IndexError` if the tenant whose turn it is has none.
         """
-        shares = self.shares
+        return self.pop_some(1, taker)[0]
+
+    def pop_some(self, count: int, taker: Account | None = None) -> list[Block]:
+        """Choose the next victims, as `pop` does: from one to so many, all of one tenant."""
+        shares, victims = self.shares, list[Block]()
         if taker is None:
-            giver = shares.most_over() or shares.default
+            giver, most = shares.most_over() or shares.default, 1
         else:
-            giver = taker if shares.must_own(taker) else shares.giver(taker)
-        classes = self._classes[giver.number]
-        if not classes:
-            raise IndexError("pop from an empty bag")
-        lowest = classes & -classes
-        shelf = self._shelves[giver.number][lowest]
-        block = shelf.bag.pop()
-        self._note_loss(block, shelf)
-        return block
+            giver, most = shares.turn(taker)
+        count = min(count, most)
+        while len(victims) < count:
+            classes = self._classes[giver.number]
+            if not classes:
+                raise IndexError("pop from an empty bag")
+            shelf = self._shelves[giver.number][classes & -classes]  # of the lowest class
+            some = shelf.pop_all(min(shelf.count, count - len(victims)))
+            self._note_loss(some, shelf)
+            victims += some
+        return victims
 
     def __len__(self) -> int:
         return self._size
@@ -232,15 +252,27 @@ class Shelves:
             shelf = shelves[bit] = Shelf(account, bit, self._make())
         return shelf
 
-    def _put(self, block: Block, shelf: Shelf) -> None:
-        shelf.bag.add(block)
-        account = shelf.account
-        block.shelf = shelf
-        shelf.count += 1
-        self._size += 1
-        account.cached += 1
-        if shelf.count == 1:
-            self._classes[account.number] |= shelf.bit
+    def _add_alike(self, blocks: list[Block], account: Account, kept: Kept | None) -> None:
+        """Take in blocks of one account that are kept alike and that no pin holds."""
+        if kept is None:
+            shelf = self._normal[account.number]
+        else:
+            shelf = self._shelf(account, kept.priority)
+            if kept.ttl_s is not None:
+                for block in blocks:
+                    self._timed[block.id] = block
+                    self._timers.set(block.id, self._now_s + kept.ttl_s)
+        self._put(blocks, shelf)
+
+    def _put(self, blocks: list[Block], shelf: Shelf) -> None:
+        shelf.add_all(blocks)
+        for block in blocks:
+            block.shelf = shelf
+        account, count = shelf.account, len(blocks)
+        shelf.count += count
+        self._size += count
+        account.cached += count
+        self._classes[account.number] |= shelf.bit
         if self._several:
             self._note_growth(account)
 
@@ -250,18 +282,21 @@ class Shelves:
         if account.live > account.maximum and account.cached:
             self.overfull(account)
 
-    def _note_loss(self, block: Block, shelf: Shelf) -> None:
-        account = shelf.account
-        block.shelf = None
-        shelf.count -= 1
-        self._size -= 1
-        account.cached -= 1
+    def _note_loss(self, blocks: list[Block], shelf: Shelf) -> None:
+        for block in blocks:
+            block.shelf = None
+        account, count = shelf.account, len(blocks)
+        shelf.count -= count
+        self._size -= count
+        account.cached -= count
         if not shelf.count:
             self._classes[account.number] &= ~shelf.bit
         if self._several:
             self.shares.touch(account)
-        if self._timed and self._timed.pop(block.id, None) is not None:
-            self._timers.cancel(block.id)
+        if self._timed:
+            for block in blocks:
+                if self._timed.pop(block.id, None) is not None:
+                    self._timers.cancel(block.id)
 
 
 def _nobody(account: Account) -> None:

@@ -12,8 +12,8 @@ from operator import attrgetter
 from octavo.contract.ids import BlockKey
 from octavo.errors import Corrupted
 from octavo.memory.block import Block
+from octavo.memory.keys import TOKEN_BYTES
 
-TOKEN_BYTES = 4
 _LONGEST_ROW = 512
 _text = attrgetter("tokens")
 
@@ -34,7 +34,8 @@ class Siblings:
     """Per KV group, the blocks that follow each key, in the order of their texts' bytes.
 
     A text's longest common prefix with any of them is that with one of its two neighbours in this
-    order. `add`, `remove` and `best` are O(log n) comparisons, whatever n follow one key.
+    order. `best`, and `add_all` and `remove_all` for each block, are O(log n) comparisons, whatever
+    n follow one key.
     """
 
     def __init__(self, groups: int) -> None:
@@ -43,27 +44,29 @@ class Siblings:
         )
         """Nearly every key is followed by one block: that stands here without a family."""
 
-    def add(self, block: Block) -> None:
-        """Take in a block whose text is new here."""
-        families = self._families[block.group]
-        known = families.setdefault(block.parent, block)
-        if known is block:
-            return
-        if isinstance(known, Block):
-            known = families[block.parent] = _Family(known)
-        known.add(block)
+    def add_all(self, blocks: Iterable[Block]) -> None:
+        """Take in blocks whose texts are new here."""
+        for block in blocks:
+            families = self._families[block.group]
+            known = families.setdefault(block.parent, block)
+            if known is block:
+                continue
+            if isinstance(known, Block):
+                known = families[block.parent] = _Family(known)
+            known.add(block)
 
-    def remove(self, block: Block) -> None:
-        """Let go of a block that is here; it still has its text."""
-        families = self._families[block.group]
-        known = families[block.parent]
-        if known is block:
-            del families[block.parent]
-            return
-        assert isinstance(known, _Family), f"{block} is not among its siblings"
-        known.remove(block)
-        if len(known) == 1:
-            (families[block.parent],) = known
+    def remove_all(self, blocks: Iterable[Block]) -> None:
+        """Let go of blocks that are here; they still have their texts."""
+        for block in blocks:
+            families = self._families[block.group]
+            known = families[block.parent]
+            if known is block:
+                del families[block.parent]
+                continue
+            assert isinstance(known, _Family), f"{block} is not among its siblings"
+            known.remove(block)
+            if len(known) == 1:
+                (families[block.parent],) = known
 
     def follow(self, group: int, parent: BlockKey) -> bool:
         """Return True if any block follows `parent`."""

@@ -10,9 +10,8 @@ from octavo.memory.allocator import Allocator
 from octavo.memory.block import Block
 from octavo.memory.groups import Groups
 from octavo.memory.kept import kept_at
-from octavo.memory.keys import chain, extend_keys, token_bytes
+from octavo.memory.keys import TOKEN_BYTES, chain, extend_keys, token_bytes
 from octavo.memory.shares import Account
-from octavo.memory.siblings import TOKEN_BYTES
 from octavo.memory.table import Table
 from octavo.memory.tier import Text, Tier
 

@@ -96,7 +96,7 @@ class Tier:
         block.key, block.parent, block.tokens, block.depth = text
         block.written_step = step
         if not step and self.siblings is not None:
-            self.siblings.add(block)
+            self.siblings.add_all([block])
         return True
 
     def publish_run(
@@ -121,25 +121,24 @@ class Tier:
                 published.append(block)
         return published
 
-    def commit(self, blocks: Iterable[Block]) -> None:
+    def commit(self, blocks: list[Block]) -> None:
         """The steps that write these tentative blocks went well."""
-        siblings = self.siblings
         for block in blocks:
             block.written_step = 0
-            if siblings is not None:
-                siblings.add(block)
+        if self.siblings is not None:
+            self.siblings.add_all(blocks)
 
     def claim(self, block: Block) -> None:
         """Take a cached block with what is in it; its text is found here no more."""
         self.pool.share([block.id])
-        self._forget(block)
+        self._forget([block])
 
     def withdraw(self, block: Block, reason: MissReason = MissReason.FAILED) -> None:
         """Take back a publication: the text is not in the block after all, or not wanted there."""
         cached = block.refs == 0
         if self.departures is not None:
             self.departures.note(block, reason)
-        self._forget(block)
+        self._forget([block])
         if cached:
             self.pool.discard(block)
 
@@ -169,22 +168,25 @@ class Tier:
         if self.siblings is not None:
             self.siblings.check(block for block in self.keyed() if not block.written_step)
 
-    def _evict(self, block: Block) -> None:
+    def _evict(self, blocks: list[Block]) -> None:
         if self.departures is not None:
-            self.departures.evict(block)
-        self._forget(block)
+            self.departures.evict_all(blocks)
+        self._forget(blocks)
 
-    def _forget(self, block: Block) -> None:
-        assert block.key is not None, f"{block} has no key to forget"
-        del self._index[block.group][block.key]
-        if self.siblings is not None and not block.written_step:
-            self.siblings.remove(block)
-        block.key = None
-        block.parent = b""
-        block.tokens = b""
-        block.kept = None
-        block.hint = None
-        block.written_step = 0
+    def _forget(self, blocks: list[Block]) -> None:
+        if self.siblings is not None:
+            self.siblings.remove_all([block for block in blocks if not block.written_step])
+        index = self._index
+        for block in blocks:
+            key = block.key
+            assert key is not None, f"{block} has no key to forget"
+            del index[block.group][key]
+            block.key = None
+            block.parent = b""
+            block.tokens = b""
+            block.kept = None
+            block.hint = None
+            block.written_step = 0
 
 
 _LEAST_DEPARTURES = 1024

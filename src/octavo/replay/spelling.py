@@ -6,7 +6,7 @@ from itertools import count
 
 from octavo.contract.ids import BlockKey
 from octavo.memory.block import Block
-from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.eviction import EvictionPolicy, in_bulk
 from octavo.replay.trace import RecordedRequest, Trace
 
 _BEGUN = 0
@@ -88,19 +88,34 @@ class _Unscaled:
     def __init__(self, policy: EvictionPolicy, slot_tokens: int) -> None:
         self._policy = policy
         self._slot_tokens = slot_tokens
+        self._add_all, self._remove_all, self._pop_all = in_bulk(policy)
 
     def add(self, block: Block) -> None:
-        block.filled *= self._slot_tokens
-        self._policy.add(block)
+        self.add_all([block])
+
+    def add_all(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            block.filled *= self._slot_tokens
+        self._add_all(blocks)
 
     def remove(self, block: Block) -> None:
-        self._policy.remove(block)
-        block.filled //= self._slot_tokens
+        self.remove_all([block])
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        self._remove_all(blocks)
+        for block in blocks:
+            block.filled //= self._slot_tokens
 
     def pop(self) -> Block:
         block = self._policy.pop()
         block.filled //= self._slot_tokens
         return block
+
+    def pop_all(self, count: int) -> list[Block]:
+        victims = self._pop_all(count)
+        for block in victims:
+            block.filled //= self._slot_tokens
+        return victims
 
     def __len__(self) -> int:
         return len(self._policy)

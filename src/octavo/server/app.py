@@ -8,17 +8,20 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from octavo.server.failures import add_failures
+from octavo.server.middleware import add_guards
 from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
-from octavo.server.routes import chat, completions, metrics, models, tokens
+from octavo.server.routes import admin, chat, completions, health, metrics, models, tokens
 from octavo.server.schemas.errors import FAILURES
 
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     models.router,
     metrics.router,
+    health.router,
+    admin.router,
 )
-"""Those that need nothing but the parts, in the order of the document."""
+"""Those of which each needs nothing but the parts, in the order of the document."""
 
 
 def build_app(parts: Parts) -> FastAPI:
@@ -30,6 +33,7 @@ def build_app(parts: Parts) -> FastAPI:
         # Their pages load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        openapi_url="/openapi.json" if parts.settings.document else None,
         generate_unique_id_function=_name,
         responses=FAILURES,
     )
@@ -39,6 +43,7 @@ def build_app(parts: Parts) -> FastAPI:
     for plain in ROUTERS:
         app.include_router(plain(parts))
     add_failures(app, parts)
+    add_guards(app, parts)
     return app
 
 

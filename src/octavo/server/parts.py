@@ -48,3 +48,5 @@ class Parts:
     gate: Gate = field(default_factory=OpenGate)
     meters: Meters = field(default_factory=NoMeters)
     doors: Doors = field(default_factory=Doors)
+    about: Mapping[str, object] = field(default_factory=dict[str, object])
+    """What administrators are told of how the server was started."""

@@ -42,6 +42,25 @@ class RequestBounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorsSettings:
+    """What pages of other places may do in a browser. Raises ConfigError for what none allows."""
+
+    origins: tuple[str, ...]
+    """Such as https://chat.example.com; * is all."""
+    methods: tuple[str, ...] = ("*",)
+    headers: tuple[str, ...] = ("*",)
+    credentials: bool = False
+    """They may send cookies along."""
+
+    def __post_init__(self) -> None:
+        if self.credentials and "*" in self.origins:
+            raise ConfigError(
+                "pages of any place (*) cannot have credentials: name the origins, or leave "
+                "credentials out"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """How requests are taken, waited for and told of.
 
@@ -71,6 +90,18 @@ class ServerSettings:
     """Log answers too."""
     log_chars: int | None = None
     """Characters of a text that are logged; None: all."""
+    log_access: bool = True
+    """A line in the log for each request."""
+    quiet_paths: frozenset[str] = frozenset()
+    """Paths without such a line."""
+    request_id_headers: bool = True
+    """Answers carry the id of their request."""
+    open_metrics: bool = False
+    """/metrics needs no key."""
+    document: bool = True
+    """The OpenAPI document is served."""
+    cors: CorsSettings | None = None
+    """Web pages that may call the server; None: those of no other place."""
     tell_applied: bool = False
     """Each piece of a stream comes with a comment that says when its step was applied, on the
     clock that all processes of a host share. For measuring."""

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from octavo.contract.ids import BlockId, BlockKey
 from octavo.memory.block import Block
-from octavo.memory.policies.text_id import text_of
+from octavo.memory.policies.text_id import text_of, texts_of
 
 
 class Arc:
@@ -32,13 +32,20 @@ class Arc:
 
     def add(self, block: Block) -> None:
         """Put the block at the young end of its queue."""
-        text = text_of(block)
-        if self._texts.get(block.id) == text or self._was_lost(text):
-            self._again[block.id] = block
-        else:
-            self._once[block.id] = block
-        self._texts[block.id] = text
-        self._capacity = max(self._capacity, len(self))
+        self.add_all([block])
+
+    def add_all(self, blocks: list[Block]) -> None:
+        """Put each block at the young end of its queue."""
+        texts, once, again = self._texts, self._once, self._again
+        for block, text in zip(blocks, texts_of(blocks), strict=True):
+            if texts.get(block.id) == text or self._was_lost(text):
+                again[block.id] = block
+            else:
+                once[block.id] = block
+            texts[block.id] = text
+            cached = len(once) + len(again)
+            if cached > self._capacity:
+                self._capacity = cached
 
     def hit(self, block: Block) -> None:
         """Note that a held block is used again."""
@@ -53,31 +60,41 @@ class Arc:
 
     def pop(self) -> Block:
         """Take the oldest block of the queue that has more than its share."""
-        if self._once and (not self._again or len(self._once) > self._share):
-            block, lost = self._once.popitem(last=False)[1], self._lost_once
-        elif self._again:
-            block, lost = self._again.popitem(last=False)[1], self._lost_again
-        else:
+        if not len(self):
             raise IndexError("pop from an empty bag")
-        lost[self._texts.pop(block.id)] = None
-        if len(self._lost_once) + len(self._once) > self._capacity and self._lost_once:
-            self._lost_once.popitem(last=False)
-        if len(self._lost_once) + len(self._lost_again) > self._capacity:
-            (self._lost_again or self._lost_once).popitem(last=False)
-        return block
+        return self.pop_all(1)[0]
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks, each the oldest of the queue that has more than its share."""
+        once, again, victims = self._once, self._again, list[Block]()
+        lost_once, lost_again = self._lost_once, self._lost_again
+        for _ in range(count):
+            if once and (not again or len(once) > self._share):
+                block, lost = once.popitem(last=False)[1], lost_once
+            else:
+                block, lost = again.popitem(last=False)[1], lost_again
+            victims.append(block)
+            lost[self._texts.pop(block.id)] = None
+            if len(lost_once) + len(once) > self._capacity and lost_once:
+                lost_once.popitem(last=False)
+            if len(lost_once) + len(lost_again) > self._capacity:
+                (lost_again or lost_once).popitem(last=False)
+        return victims
 
     def __len__(self) -> int:
         return len(self._once) + len(self._again)
 
     def _was_lost(self, text: BlockKey) -> bool:
         """Learn from a text that was evicted and is needed again."""
-        once, again = len(self._lost_once), len(self._lost_again)
-        if text in self._lost_once:
-            del self._lost_once[text]
-            self._share = min(self._capacity, self._share + max(1.0, again / once))
-        elif text in self._lost_again:
-            del self._lost_again[text]
-            self._share = max(0.0, self._share - max(1.0, once / again))
+        lost_once, lost_again = self._lost_once, self._lost_again
+        if text in lost_once:
+            change = max(1.0, len(lost_again) / len(lost_once))
+            del lost_once[text]
+            self._share = min(self._capacity, self._share + change)
+        elif text in lost_again:
+            change = max(1.0, len(lost_once) / len(lost_again))
+            del lost_again[text]
+            self._share = max(0.0, self._share - change)
         else:
             return False
         return True

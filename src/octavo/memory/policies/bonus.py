@@ -68,7 +68,11 @@ class Bonus:
 
     def add(self, block: Block) -> None:
         """Take in a block; its place is found when its whole release is known."""
-        self._releases.add(block)
+        self._releases.add_all([block])
+
+    def add_all(self, blocks: list[Block]) -> None:
+        """Take in blocks."""
+        self._releases.add_all(blocks)
 
     def hit(self, block: Block) -> None:
         """Note one more use of a held block."""
@@ -76,13 +80,22 @@ class Bonus:
 
     def remove(self, block: Block) -> None:
         """Take the block out; its text's uses are remembered."""
+        self.remove_all([block])
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Take blocks out; their texts' uses are remembered."""
         self._releases.close()
-        self._bag.remove(block)
+        self._bag.remove_all(blocks)
 
     def pop(self) -> Block:
         """Take the block that counts as used longest ago; `IndexError` if there is none."""
         self._releases.close()
         return self._bag.pop()
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks, those that count as used longest ago."""
+        self._releases.close()
+        return self._bag.pop_all(count)
 
     def __len__(self) -> int:
         return len(self._bag) + len(self._releases.waiting)

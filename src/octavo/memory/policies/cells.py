@@ -23,7 +23,7 @@ class Run(NamedTuple):
 class Cells:
     """Blocks in numbered cells; the first filled cell in a given order gives its oldest block.
 
-    `add` and `remove` cost O(1) a block, `pop` O(1) amortised, all of them times what it costs to
+    `add` and `remove_all` cost O(1) a block, `pop_all` O(1) amortised, all times what it costs to
     find the first filled cell: one operation on a number of as many bits as there are cells.
     """
 
@@ -49,10 +49,11 @@ class Cells:
         self._filled |= 1 << self._position[number]
         self._current = None
 
-    def remove(self, block: Block) -> None:
-        """Let go of a block that is inside."""
-        del self._home[block.id]
-        self._gone += 1
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Let go of blocks that are inside."""
+        for block in blocks:
+            del self._home[block.id]
+        self._gone += len(blocks)
         if self._gone > len(self._home) + _SLACK:
             self._compact()
 
@@ -62,9 +63,9 @@ class Cells:
         self._filled |= 1 << self._position[target]
         self._current = None
 
-    def pop(self) -> Block:
-        """Take the oldest block of the first filled cell; `IndexError` if there is none."""
-        home = self._home
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks, each the oldest of the first filled cell; fewer if that is all."""
+        home, victims = self._home, list[Block]()
         while self._filled:
             cell = self._current
             if cell is None:
@@ -76,11 +77,13 @@ class Cells:
                     block = run.popleft()
                     if home.get(block.id) is run:
                         del home[block.id]
-                        return block
+                        victims.append(block)
+                        if len(victims) == count:
+                            return victims
                 cell.popleft()
             self._filled &= self._filled - 1  # the lowest bit is its own
             self._current = None
-        raise IndexError("pop from an empty bag")
+        return victims
 
     def filled(self) -> list[int]:
         """Return the numbers of all cells that hold a run, and of some that do no longer."""

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from octavo.errors import ConfigError
 from octavo.memory.block import Block
-from octavo.memory.eviction import NoticesHits
+from octavo.memory.eviction import InBulk, NoticesHits
 from octavo.memory.policies.bonus import Bonus
 from octavo.memory.policies.checks import above_zero
 from octavo.memory.policies.gittins import Gittins
 
 
-class Weighable(NoticesHits, Protocol):
+class Weighable(NoticesHits, InBulk, Protocol):
     """A policy whose ranking can be multiplied by what a block is worth."""
 
     def weigh(self, worth: Callable[[int], float]) -> None:
@@ -47,6 +47,10 @@ class Cost:
         """Take in a block."""
         self._inner.add(block)
 
+    def add_all(self, blocks: list[Block]) -> None:
+        """Take in blocks."""
+        self._inner.add_all(blocks)
+
     def hit(self, block: Block) -> None:
         """Note one more use of a held block."""
         self._inner.hit(block)
@@ -55,9 +59,17 @@ class Cost:
         """Take the block out."""
         self._inner.remove(block)
 
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Take blocks out."""
+        self._inner.remove_all(blocks)
+
     def pop(self) -> Block:
         """Take the block that is worth least; `IndexError` if there is none."""
         return self._inner.pop()
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks, those that are worth least."""
+        return self._inner.pop_all(count)
 
     def __len__(self) -> int:
         return len(self._inner)

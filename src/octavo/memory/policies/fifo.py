@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.contract.ids import BlockId, BlockKey
 from octavo.memory.block import Block
 from octavo.memory.policies.ranked import RankedBag
-from octavo.memory.policies.text_id import text_of
+from octavo.memory.policies.text_id import texts_of
 
 
 class Fifo:
@@ -26,29 +26,45 @@ class Fifo:
 
     def add(self, block: Block) -> None:
         """Put the block where its text stood, or last if it is new."""
-        text = text_of(block)
-        known = self._turns.get(block.id)
-        if known is not None and known[0] == text:
-            self._bag.add(block, known[1])
-            self._before = None
-            return
-        if block.key != self._before:  # those of one release have one turn
-            self._turn += 1
-        self._before = block.parent
-        self._turns[block.id] = (text, self._turn)
-        self._bag.add(block, self._turn)
+        self.add_all([block])
+
+    def add_all(self, blocks: list[Block]) -> None:
+        """Put each block where its text stood, or last if it is new."""
+        turns, ranks = self._turns, list[int]()
+        for block, text in zip(blocks, texts_of(blocks), strict=True):
+            known = turns.get(block.id)
+            if known is not None and known[0] == text:
+                self._before = None
+            else:
+                if block.key != self._before:  # those of one release have one turn
+                    self._turn += 1
+                self._before = block.parent
+                known = turns[block.id] = (text, self._turn)
+            ranks.append(known[1])
+        self._bag.add_each(blocks, ranks)
 
     def remove(self, block: Block) -> None:
         """Take the block out; its text keeps its turn."""
-        self._bag.remove(block)
+        self.remove_all([block])
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Take blocks out; their texts keep their turns."""
+        self._bag.remove_all(blocks)
         self._before = None
 
     def pop(self) -> Block:
         """Take the block of the text that was cached first; `IndexError` if there is none."""
-        block = self._bag.pop()
-        del self._turns[block.id]
+        if not self._bag:
+            raise IndexError("pop from an empty bag")
+        return self.pop_all(1)[0]
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks of the texts that were cached first."""
+        victims = self._bag.pop_all(count)
+        for block in victims:
+            del self._turns[block.id]
         self._before = None
-        return block
+        return victims
 
     def __len__(self) -> int:
         return len(self._bag)

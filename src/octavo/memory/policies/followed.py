@@ -6,12 +6,15 @@ from bisect import bisect_right
 from collections import deque
 
 from octavo.contract.ids import BlockKey
+from octavo.contract.layout import ANY_LENGTH
 
 _PER_OCTAVE = 2
 _FIRST = 128
 AGES = 16 * _PER_OCTAVE + 1
 """Ages are told apart by half octaves: 0 to 127 accesses, 128 to 180, … ; the last has no end."""
 _BEGINS = [0] + [int(_FIRST * 2 ** (age / _PER_OCTAVE)) for age in range(AGES + 1)]
+_ENDS = [*_BEGINS[1:AGES], ANY_LENGTH]
+_WIDTHS = [end - start for start, end in zip(_BEGINS, _ENDS, strict=False)]
 
 
 def age_class(accesses: int) -> int:
@@ -70,13 +73,13 @@ class Counts:
 
     def leave(self, use: _Use, upto: int) -> None:
         """Take out a text whose age is `upto` now, and count what it spent in the ages up to it."""
-        age = use.age
+        age, spent, ends = use.age, self.spent, _ENDS
         self.inside[age] -= 1
         self.since[age] -= use.time + _BEGINS[age]
-        while age + 1 < AGES and upto >= begins(age + 1):
-            self.spent[age] += begins(age + 1) - begins(age)
+        while upto >= ends[age]:
+            spent[age] += _WIDTHS[age]
             age += 1
-        self.spent[age] += upto - begins(age)
+        spent[age] += upto - _BEGINS[age]
 
 
 class Followed:
@@ -124,7 +127,7 @@ class Followed:
         """
         queues = self._queues
         for age in reversed(range(AGES)):  # so that older texts come first in every queue
-            queue, end = queues[age], min(begins(age + 1), horizon)
+            queue, end = queues[age], min(_BEGINS[age + 1], horizon)
             while queue and now - queue[0].time >= end:
                 use = queue.popleft()
                 if use.kind < 0:
@@ -138,6 +141,6 @@ class Followed:
                 if now_in == age:  # the last age has no end
                     queue.appendleft(use)
                     break
-                counts.leave(use, begins(now_in))
+                counts.leave(use, _BEGINS[now_in])
                 counts.enter(use, now_in)
                 queues[now_in].append(use)

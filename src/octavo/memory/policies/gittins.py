@@ -91,7 +91,11 @@ class Gittins:
 
     def add(self, block: Block) -> None:
         """Take in a block; its class is found when its whole release is known."""
-        self._releases.add(block)
+        self._releases.add_all([block])
+
+    def add_all(self, blocks: list[Block]) -> None:
+        """Take in blocks."""
+        self._releases.add_all(blocks)
 
     def hit(self, block: Block) -> None:
         """Note one more use of a held block."""
@@ -99,13 +103,23 @@ class Gittins:
 
     def remove(self, block: Block) -> None:
         """Take the block out; its text is remembered."""
+        self.remove_all([block])
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Take blocks out; their texts are remembered."""
         self._releases.close()
-        self._cells.remove(block)
+        self._cells.remove_all(blocks)
 
     def pop(self) -> Block:
         """Take the oldest block of the least valuable class and age; `IndexError` if none."""
+        if not len(self):
+            raise IndexError("pop from an empty bag")
+        return self.pop_all(1)[0]
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks, each the oldest of the least valuable class and age."""
         self._releases.close()
-        return self._cells.pop()
+        return self._cells.pop_all(count)
 
     def __len__(self) -> int:
         return len(self._cells) + len(self._releases.waiting)
@@ -169,9 +183,10 @@ class Gittins:
         while waiting:
             number = waiting.pop()
             age, cell = number % AGES, cells.cells[number]
-            if age + 1 == AGES or not cell or now - cell[0].time < begins(age + 1):
+            latest = now - begins(age + 1)
+            if age + 1 == AGES or not cell or cell[0].time > latest:
                 continue
-            while cell and now - cell[0].time >= begins(age + 1):
+            while cell and cell[0].time <= latest:
                 cells.move(number, number + 1)
             if not waiting or waiting[-1] != number + 1:
                 waiting.append(number + 1)

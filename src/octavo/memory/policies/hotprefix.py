@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heappushpop
+from itertools import repeat
 from typing import TypeAlias
 
 from octavo.contract.ids import BlockId, BlockKey
 from octavo.errors import ConfigError
 from octavo.memory.block import Block
 from octavo.memory.policies.checks import at_least
-from octavo.memory.policies.text_id import of_group, text_of
+from octavo.memory.policies.text_id import of_group, text_of, texts_of
 from octavo.memory.policies.use_counts import UseCounts
 
 PRIORITIES: dict[str, Callable[[int, int, int], float] | None] = {
@@ -24,23 +25,8 @@ None: uses + clock.
 """
 
 
-class _Node:
-    """What is known of a block in the bag."""
-
-    __slots__ = ("block", "epoch", "inside", "parent", "text", "uses")
-
-    def __init__(
-        self, block: Block, text: BlockKey, parent: BlockKey, uses: int, epoch: int
-    ) -> None:
-        self.block = block
-        self.text = text
-        self.parent = parent
-        self.uses = uses
-        self.epoch = epoch
-        """When it was last used."""
-        self.inside = True
-        """False: it has left the bag."""
-
+_Node: TypeAlias = tuple[Block, BlockKey, BlockKey, int, int]
+"""(block, text, text before it, uses, epoch of the last use) of a block in the bag."""
 
 _Leaf: TypeAlias = tuple[bool, float, int, _Node]
 """(admitted, hotness, serial, block)."""
@@ -78,9 +64,7 @@ class HotPrefix:
         self._hotness = PRIORITIES[hotness]
         self._admit_uses = admit_uses
         self._uses = UseCounts(remember)
-        self._size = 0
         self._nodes: dict[BlockId, _Node] = {}
-        """The last of each block, cached or not."""
         self._cached: dict[BlockKey, _Node] = {}
         """By text; of two blocks with one text, which none should give, the last."""
         self._children: dict[BlockKey, int] = {}
@@ -97,23 +81,22 @@ class HotPrefix:
 
     def add(self, block: Block) -> None:
         """Note a use, and hang the block into the tree."""
-        group = block.group
-        text, parent = block.key or b"", block.parent
-        if group:
-            text, parent = of_group(text, group), of_group(parent, group)
-        self._accesses += 1
-        self._size += 1
-        node = _Node(block, text, parent, self._uses.use(text), self._epoch)
-        self._nodes[block.id] = self._cached[text] = node
-        children = self._children
-        children[parent] = children.get(parent, 0) + 1
-        if text not in children:
-            self._requests += 1
-            self._uses.fit(self._size)
-            self._serial += 1
-            heappush(self._leaves, self._leaf(node, self._serial))
-            if self._requests >= self._decay_requests and self._accesses >= len(self._leaves):
-                self._decay()
+        self.add_all([block])
+
+    def add_all(self, blocks: list[Block]) -> None:
+        """Note a use of each block, and hang them into the tree."""
+        texts = texts_of(blocks)
+        parents = [
+            of_group(block.parent, block.group) if block.group else block.parent for block in blocks
+        ]
+        children, start = self._children, 0
+        for end, (text, parent) in enumerate(zip(texts, parents, strict=True), 1):
+            children[parent] = children.get(parent, 0) + 1
+            if text not in children:
+                self._hang(blocks[start:end], texts[start:end], parents[start:end])
+                self._grow_leaf(blocks[end - 1])
+                start = end
+        self._hang(blocks[start:], texts[start:], parents[start:])
 
     def hit(self, block: Block) -> None:
         """Note one more use of a held block."""
@@ -127,44 +110,68 @@ class HotPrefix:
 
     def pop(self) -> Block:
         """Take the coldest leaf; `IndexError` if the bag is empty."""
-        if not self._size:
+        if not self._nodes:
             raise IndexError("pop from an empty bag")
-        children, leaves, bared = self._children, self._leaves, self._bared
-        while True:
+        return self.pop_all(1)[0]
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks, each the coldest leaf once those before it are gone."""
+        nodes, children, leaves = self._nodes, self._children, self._leaves
+        bared, victims = self._bared, list[Block]()
+        while len(victims) < count:
             node = (heappop(leaves) if bared is None else heappushpop(leaves, bared))[3]
-            bared = self._bared = None
-            if node.inside and node.text not in children:
-                break
-        self._bared = self._unhang(node)
-        return node.block
+            bared = None
+            if nodes.get(node[0].id) is node and node[1] not in children:
+                bared = self._unhang(node)
+                victims.append(node[0])
+        self._bared = bared
+        return victims
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._nodes)
+
+    def _hang(self, blocks: list[Block], texts: list[BlockKey], parents: list[BlockKey]) -> None:
+        """Note a use of each block, which counts as its parent's child already."""
+        uses = self._uses.use_all(texts)
+        nodes = list(zip(blocks, texts, parents, uses, repeat(self._epoch)))
+        self._nodes.update(zip([block.id for block in blocks], nodes, strict=True))
+        self._cached.update(zip(texts, nodes, strict=True))
+        self._accesses += len(blocks)
+
+    def _grow_leaf(self, block: Block) -> None:
+        """Put a block that has come without a cached one after it on the heap."""
+        self._requests += 1
+        self._uses.fit(len(self._nodes))
+        self._serial += 1
+        heappush(self._leaves, self._leaf(self._nodes[block.id], self._serial))
+        if self._requests >= self._decay_requests and self._accesses >= len(self._leaves):
+            self._decay()
 
     def _unhang(self, node: _Node) -> _Leaf | None:
         """Take a block out of the tree; returns the one before it if that becomes a leaf."""
-        node.inside = False
-        self._size -= 1
-        cached, children, parent = self._cached, self._children, node.parent
-        if cached.get(node.text) is node:
-            del cached[node.text]
+        block, text, parent, _, _ = node
+        cached, children = self._cached, self._children
+        del self._nodes[block.id]
+        if cached.get(text) is node:
+            del cached[text]
         left = children.pop(parent) - 1
         if left:
             children[parent] = left
             return None
-        if parent not in cached:
+        above = cached.get(parent)
+        if above is None:
             return None
         self._serial += 1
-        return self._leaf(cached[parent], self._serial)
+        return self._leaf(above, self._serial)
 
     def _leaf(self, node: _Node, serial: int) -> _Leaf:
-        uses = node.uses
-        clock = self._max_age - self._epoch + node.epoch
+        block, _, _, uses, epoch = node
+        clock = self._max_age - self._epoch + epoch
         clock = clock if clock > 0 else 0
         if self._hotness is None:
             hotness = uses + clock
         else:
-            hotness = self._hotness(uses, clock, node.block.depth + 1)
+            hotness = self._hotness(uses, clock, block.depth + 1)
         return uses >= self._admit_uses, hotness, serial, node
 
     def _decay(self) -> None:
@@ -175,9 +182,9 @@ class HotPrefix:
             self._bared = None
         self._requests = self._accesses = 0
         live = {
-            node.block.id: (node, serial)  # a block may have been a leaf before
+            node[0].id: (node, serial)  # a block may have been a leaf before
             for _, _, serial, node in self._leaves
-            if node.inside and node.text not in self._children
+            if self._nodes.get(node[0].id) is node and node[1] not in self._children
         }
         self._leaves = [self._leaf(node, serial) for node, serial in live.values()]
         heapify(self._leaves)

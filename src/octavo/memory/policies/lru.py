@@ -31,5 +31,21 @@ class Lru:
             raise IndexError("pop from an empty bag")
         return self._bag.popitem(last=False)[1]
 
+    def add_all(self, blocks: list[Block]) -> None:
+        """Put blocks at the young end, the last one youngest."""
+        bag = self._bag
+        for block in blocks:
+            bag[block.id] = block
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Take blocks out of the middle."""
+        for block in blocks:
+            del self._bag[block.id]
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks at the old end."""
+        pop = self._bag.popitem
+        return [pop(last=False)[1] for _ in range(count)]
+
     def __len__(self) -> int:
         return len(self._bag)

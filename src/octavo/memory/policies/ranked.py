@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import groupby, islice
 from typing import TypeAlias
 
 from octavo.contract.ids import BlockId
@@ -32,45 +34,64 @@ class RankedBag:
 
     def add(self, block: Block, rank: float) -> None:
         """Take in a block that is not inside."""
+        self.add_all([block], rank)
+
+    def add_all(self, blocks: list[Block], rank: float) -> None:
+        """Take in blocks that are not inside, all with one rank, in the order given."""
         if rank != self._rank:
             self._open, self._rank = deque(), rank
             self._serial += 1
             heappush(self._heap, (rank, self._serial, self._open))
-        self._open.append(block)
-        self._home[block.id] = self._open
+        self._open.extend(blocks)
+        self._home.update(dict.fromkeys([block.id for block in blocks], self._open))
 
-    def add_all(self, blocks: list[Block], rank: float) -> None:
-        """Take in blocks that are not inside, all with one rank, in the order given."""
-        run = deque(blocks)
-        self._serial += 1
-        heappush(self._heap, (rank, self._serial, run))
-        self._home.update(dict.fromkeys([block.id for block in blocks], run))
-        self._rank = None
+    def add_each(self, blocks: list[Block], ranks: Iterable[float]) -> None:
+        """Take in blocks that are not inside, each with its own rank, in the order given."""
+        start = 0
+        for rank, same in groupby(ranks):
+            end = start + len(list(same))
+            self.add_all(blocks[start:end], rank)
+            start = end
 
     def remove(self, block: Block) -> None:
         """Let go of a block that is inside."""
-        # If it comes back, its place in this run must not count again.
-        if self._home.pop(block.id) is self._open:
-            self._rank = None
-        self._gone += 1
+        self.remove_all([block])
+
+    def remove_all(self, blocks: list[Block]) -> None:
+        """Let go of blocks that are inside."""
+        for block in blocks:
+            del self._home[block.id]
+        self._rank = None  # if one comes back, its place in the open run must not count again
+        self._gone += len(blocks)
         if self._gone > len(self._home) + _SLACK:
             self._compact()
 
     def pop(self) -> Block:
         """Take the first block; `IndexError` if there is none."""
-        heap, home = self._heap, self._home
-        while heap:
-            run = heap[0][2]
-            while run:
-                block = run.popleft()
-                if home.get(block.id) is run:
-                    del home[block.id]
-                    return block
-                self._gone -= 1
-            heappop(heap)
-            if run is self._open:
-                self._rank = None
+        for block in self.drain():
+            return block
         raise IndexError("pop from an empty bag")
+
+    def pop_all(self, count: int) -> list[Block]:
+        """Take so many blocks, the first first; fewer if there are fewer."""
+        return list(islice(self.drain(), count))
+
+    def drain(self) -> Iterator[Block]:
+        """Yield the first block again and again, let go of; others may be added meanwhile."""
+        home = self._home
+        while self._heap:
+            run = self._heap[0][2]
+            if not run:
+                heappop(self._heap)
+                if run is self._open:
+                    self._rank = None
+                continue
+            block = run.popleft()
+            if home.get(block.id) is run:
+                del home[block.id]
+                yield block
+            else:
+                self._gone -= 1
 
     def __contains__(self, block: Block) -> bool:
         return block.id in self._home

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockKey
 from octavo.memory.block import Block
-from octavo.memory.policies.text_id import of_group
+from octavo.memory.policies.text_id import of_group, texts_of
 from octavo.memory.policies.use_counts import Recent, UseCounts
 
 _LEAST_ENDS = 1024
@@ -45,12 +46,10 @@ class Release(NamedTuple):
 
     def stretches(self, weights: list[float] | None = None) -> Iterator[tuple[int, int]]:
         """Return (start, end) of full blocks with equal uses and weights, tail first."""
-        alike = self.uses if weights is None else list(zip(self.uses, weights, strict=True))
+        alike = self.uses if weights is None else zip(self.uses, weights, strict=True)
         start = int(self.partial)
-        while start < len(alike):
-            first, end = alike[start], start + 1
-            while end < len(alike) and alike[end] == first:
-                end += 1
+        for _, same in groupby(islice(alike, start, None)):
+            end = start + len(list(same))
             yield start, end
             start = end
 
@@ -72,13 +71,14 @@ class Releases:
         self._ends: Recent[int] = Recent(_LEAST_ENDS)
         """Turns of texts, by their last two blocks: the last one may be partial."""
 
-    def add(self, block: Block) -> None:
-        """Take in a block; closes the release before if it belongs to another."""
-        group = block.group
-        if self.waiting and self._next.get(group, block.key) != block.key:
-            self.close()
-        self._next[group] = block.parent
-        self.waiting.append(block)
+    def add_all(self, blocks: list[Block]) -> None:
+        """Take in blocks; closes the release before each one that belongs to another."""
+        for block in blocks:
+            group, key = block.group, block.key
+            if self.waiting and self._next.get(group, key) != key:
+                self.close()
+            self._next[group] = block.parent
+            self.waiting.append(block)
 
     def close(self) -> None:
         """Hand over what waits, if anything does."""
@@ -97,10 +97,7 @@ class Releases:
         self._ends.bound = max(self._ends.bound, blocks)
 
     def _study(self, blocks: list[Block]) -> Release:
-        texts = [
-            of_group(block.key or b"", block.group) if block.group else block.key or b""
-            for block in blocks
-        ]
+        texts = texts_of(blocks)
         uses = self._uses.use_all(texts)
         turn, origin = self._origin(blocks, texts, uses)
         for text in texts[:2]:
@@ -119,8 +116,9 @@ class Releases:
             # The whole text came before: a repetition is no new turn.
             turn = self._ends.get(texts[0])
             return (1, Origin.BRANCHED) if turn is None else (turn, Origin.CONTINUED)
-        known = next((text for text, count in zip(texts, uses, strict=True) if count > 1), None)
-        if known is None:
+        if max(uses) > 1:
+            known = next(text for text, count in zip(texts, uses, strict=True) if count > 1)
+        else:
             # All of it is new, but for what others hold.
             above = blocks[-1]
             if not above.depth:

@@ -15,6 +15,11 @@ def text_of(block: Block) -> BlockKey:
     return of_group(key, block.group) if block.group else key
 
 
+def texts_of(blocks: list[Block]) -> list[BlockKey]:
+    """Return what `text_of` says of each block."""
+    return [text_of(block) if block.group else block.key or b"" for block in blocks]
+
+
 def of_group(key: BlockKey, group: int) -> BlockKey:
     """Tell the keys of several KV groups apart."""
     return key + group.to_bytes(2, "little") if group else key

@@ -75,7 +75,7 @@ class Trust:
         """
         hints = [block.hint for block in release.blocks]
         if not self._hinted:
-            self._hinted = any(hint is not None for hint in hints)
+            self._hinted = hints.count(None) < len(hints)
             if not self._hinted:
                 return None
         self._learn(now, capacity)

@@ -81,14 +81,16 @@ class UseCounts:
     def use_all(self, texts: Iterable[BlockKey]) -> list[int]:
         """Note one more use of each text; returns their numbers."""
         young, old, most = self._young, self._old, self.bound // 2
-        noted: list[int] = []
+        room, noted = most - len(young), list[int]()
         for text in texts:
             count = young.get(text)
             if count is None:
                 count = old.get(text, 0)
-                if len(young) >= most:
+                if room <= 0:
                     self._old = old = young
                     self._young = young = {}
+                    room = most
+                room -= 1
             young[text] = count + 1
             noted.append(count + 1)
         return noted

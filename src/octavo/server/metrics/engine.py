@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Protocol, runtime_checkable
 
 from octavo.engine.messages import CoreFacts, Snapshot
 from octavo.errors import EngineGone
@@ -17,6 +19,15 @@ WINDOW_S = 60.0
 """Rates are over so long, or since the scrape before."""
 _PATIENCE_S = 1.0
 """An engine that is in a longer step is not waited for."""
+
+
+@runtime_checkable
+class CountsTenants(Protocol):
+    """A gate that knows how many requests of each tenant are in."""
+
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """Return by tenant how many are on, and how many wait."""
+        ...
 
 
 class EngineView:
@@ -212,3 +223,21 @@ def _write_vllm(page: Page, snapshot: Snapshot, facts: CoreFacts, waiting: int) 
     ):
         page.counter(f"vllm:{name}", help, value)
     page.histogram("vllm:iteration_tokens_total", "Tokens of a step.", snapshot.times.tokens)
+
+
+class TenantQueues:
+    """Requests by tenant, as the gate counts them."""
+
+    def __init__(self, gate: CountsTenants) -> None:
+        self._gate = gate
+        self._tenants = TenantLabels()
+
+    def write(self, page: Page) -> None:
+        """Tell all of it."""
+        counts = self._gate.counts().items()
+        for name, help, place in (
+            ("running", "Requests of a tenant that are at the engine.", 0),
+            ("queued", "Requests of a tenant that wait for its limit.", 1),
+        ):
+            sums = self._tenants.sums((tenant, both[place]) for tenant, both in counts)
+            page.gauges(f"octavo_tenant_{name}", help, ("tenant",), sums)

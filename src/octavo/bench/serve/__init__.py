@@ -1,0 +1,1 @@
+"""Load on a server, from outside: any that speaks OpenAI's API."""

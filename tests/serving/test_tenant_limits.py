@@ -1,0 +1,188 @@
+"""Tenants run, wait and are refused by their own limits; the server has one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import OverLimit
+from octavo.server.limits import TenantGate
+from octavo.server.tenants import Tenant, TenantLimits
+
+
+def tenant(name="a", **limits):
+    return Tenant(name=name, limits=TenantLimits(**limits))
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def turn_has_come(place):
+    """Say whether `turn` would return at once."""
+    return place.on
+
+
+def test_a_tenant_without_limits_runs_whatever_it_sends():
+    gate = TenantGate(1000)
+    places = [gate.enter(tenant(), 10**9) for _ in range(100)]
+
+    assert all(turn_has_come(place) for place in places)
+    assert gate.waiting == 0
+
+
+def test_more_than_may_run_wait_until_one_has_left():
+    async def run():
+        gate = TenantGate(10)
+        one = gate.enter(tenant(max_running=1), 1)
+        two = gate.enter(tenant(max_running=1), 1)
+        waiting = asyncio.create_task(two.turn())
+        await one.turn()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert gate.counts() == {"a": (1, 1)}
+        one.leave()
+        await asyncio.wait_for(waiting, 1)
+        two.leave()
+        assert gate.counts() == {"a": (0, 0)}
+
+    asyncio.run(run())
+
+
+def test_those_that_wait_go_on_by_priority_and_then_by_arrival():
+    gate = TenantGate(10)
+    first = gate.enter(tenant(max_running=1), 1)
+    places = {
+        name: gate.enter(tenant(max_running=1), 1, priority)
+        for name, priority in [("late", 5), ("early", -1), ("mid", 0), ("mid too", 0)]
+    }
+    order = []
+    leaver = first
+    while places:
+        leaver.leave()
+        (name,) = [name for name, place in places.items() if turn_has_come(place)]
+        order.append(name)
+        leaver = places.pop(name)
+
+    assert order == ["early", "mid", "mid too", "late"]
+
+
+def test_more_than_may_wait_are_refused():
+    gate = TenantGate(10, retry_after_s=3)
+    for _ in range(3):
+        gate.enter(tenant(max_running=1, max_queued=2), 1)
+
+    with pytest.raises(OverLimit, match=r"1 requests running .* 2 waiting") as refused:
+        gate.enter(tenant(max_running=1, max_queued=2), 1)
+
+    assert not refused.value.of_server
+    assert refused.value.retry_after_s == 3
+    gate.enter(tenant("other"), 1)
+
+
+def test_a_full_server_refuses_everybody():
+    gate = TenantGate(2)
+    place = gate.enter(tenant("a"), 1)
+    gate.enter(tenant("b"), 1)
+
+    with pytest.raises(OverLimit, match="the server has 2 requests") as refused:
+        gate.enter(tenant("c"), 1)
+
+    assert refused.value.of_server
+    place.leave()
+    gate.enter(tenant("c"), 1)
+
+
+def test_tokens_a_minute_are_those_of_prompts_and_answers():
+    clock = Clock()
+    gate = TenantGate(10, clock=clock)
+    limited = tenant(tokens_per_minute=60)
+    place = gate.enter(limited, 50)
+    place.spend(30)  # an answer goes on, though it makes a debt
+
+    with pytest.raises(OverLimit, match="60 tokens a minute") as refused:
+        gate.enter(limited, 1)
+
+    assert refused.value.retry_after_s == pytest.approx(21)
+    clock.now_s += 21
+    gate.enter(limited, 1)
+    clock.now_s += 600
+    gate.enter(limited, 60)
+    with pytest.raises(OverLimit):
+        gate.enter(limited, 1)
+
+
+def test_a_refused_request_counts_for_nothing():
+    gate = TenantGate(10, clock=Clock())
+    limited = tenant(max_running=1, max_queued=0, tokens_per_minute=100)
+    place = gate.enter(limited, 1)
+    for _ in range(5):
+        with pytest.raises(OverLimit):
+            gate.enter(limited, 1000)
+    place.leave()
+
+    assert turn_has_come(gate.enter(limited, 1))
+
+
+def test_who_leaves_twice_or_while_waiting_gives_back_once():
+    gate = TenantGate(10)
+    one = gate.enter(tenant(max_running=1), 1)
+    two = gate.enter(tenant(max_running=1), 1)
+    three = gate.enter(tenant(max_running=1), 1)
+    two.leave()
+    two.leave()
+    assert gate.counts() == {"a": (1, 1)}
+    one.leave()
+    one.leave()
+
+    assert turn_has_come(three)
+    assert gate.counts() == {"a": (1, 0)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(-2, 2)), max_size=300),
+    st.integers(1, 3),
+    st.integers(0, 4),
+)
+def test_whatever_comes_and_goes_the_counts_are_those_of_the_places(moves, most, queued):
+    gate = TenantGate(12)
+    tenants = [tenant(name, max_running=most, max_queued=queued) for name in "abc"]
+    places = []
+    for what, whose, priority in moves:
+        if what < 6:
+            try:
+                place = gate.enter(tenants[whose], 1, priority)
+            except OverLimit:
+                inside = [p for p, t in places if t == whose]
+                refused = len(inside) == most + queued or len(places) == 12
+                assert refused, "there was room"
+            else:
+                places.append((place, whose))
+        elif places:
+            places.pop((what * 7 + whose) % len(places))[0].leave()
+        for index, one in enumerate(tenants):
+            mine = [turn_has_come(place) for place, t in places if t == index]
+            assert sum(mine) == min(len(mine), most)
+            counts = gate.counts().get(one.name, (0, 0))
+            assert counts == (sum(mine), len(mine) - sum(mine))
+        assert gate.waiting == sum(waiting for _, waiting in gate.counts().values())
+
+
+def test_a_queue_that_is_left_again_and_again_does_not_grow():
+    gate = TenantGate(10)
+    limited = tenant(max_running=1)
+    gate.enter(limited, 1)
+    for _ in range(10_000):
+        gate.enter(limited, 1).leave()
+
+    line = next(iter(gate._lines.values()))
+    assert len(list(itertools.islice(line.queue, 1000))) < 100
