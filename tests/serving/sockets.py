@@ -10,8 +10,6 @@ import threading
 
 import uvicorn
 
-from octavo.testing.near_server import near_server
-
 
 class _Server(uvicorn.Server):
     def capture_signals(self):
@@ -80,24 +78,24 @@ class Line:
 
 
 @contextlib.contextmanager
-def in_a_thread(**options):
+def in_a_thread(opened):
     """Serve in a thread of its own, for clients that wait; yields the address.
 
-    options: those of `near_server`.
+    opened: a context that holds, when it is entered, what has an `app`, such as `near_server(…)`.
     """
     started, found = threading.Event(), dict[str, object]()
 
     async def run():
         end = found["end"] = asyncio.Event()
         found["loop"] = asyncio.get_running_loop()
-        async with near_server(**options) as server, listening(server.app) as port:
+        async with opened as server, listening(server.app) as port:
             found["url"] = f"http://127.0.0.1:{port}"
             started.set()
             await end.wait()
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(30)
     try:
         yield found["url"]
     finally:

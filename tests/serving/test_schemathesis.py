@@ -13,6 +13,7 @@ from sockets import in_a_thread
 from tiny_served import worded
 
 from octavo.server.settings import RequestBounds, ServerSettings
+from octavo.testing.near_server import near_server
 
 QUICK, THOROUGH = 15, 300
 
@@ -24,7 +25,7 @@ BOUNDS = ServerSettings(bounds=RequestBounds(max_n=4, max_prompts=4))
 def url(tiny_tokenizer):
     """Where a server of a model that computes nothing is."""
     options = worded(tiny_tokenizer, max_model_len=40, max_num_batched_tokens=256)
-    with in_a_thread(**options, settings=BOUNDS) as address:
+    with in_a_thread(near_server(**options, settings=BOUNDS)) as address:
         yield address
 
 
