@@ -211,6 +211,18 @@ def test_text_after_a_stop_string_is_neither_told_nor_counted(options):
     served(test, **options)
 
 
+def test_the_doors_count_a_request_from_its_first_moment_to_its_last(options):
+    async def test(server):
+        reply = await server.post(PATH, prompt="a" * 5000, max_tokens=3)
+        assert reply.status_code == 400
+        task = await under_way(server)
+        assert server.parts.doors.inside == 1
+        await task
+        assert server.parts.doors.inside == 0
+
+    served(test, **options)
+
+
 def test_lower_priorities_go_first(tiny_tokenizer):
     options = worded(tiny_tokenizer, by_priority=True, max_num_seqs=1)
     ended = []

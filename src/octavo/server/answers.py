@@ -74,10 +74,16 @@ class Wanted:
     usage_always: bool
     """Each chunk tells it."""
     headers: dict[str, str]
+    max_tokens: int | None
+    """Of each answer, as it was asked for; None: as many as there is room for."""
 
 
 class Answer(Response):
-    """Asks the engine, and writes what comes. make: builds the asks, given the bell to ring."""
+    """Asks the engine, and writes what comes.
+
+    Its request has come in by the doors, and goes out when it has been answered. make: builds the
+    asks, given the bell to ring. told: hears of them when they have ended.
+    """
 
     def __init__(
         self,
@@ -85,11 +91,13 @@ class Answer(Response):
         wanted: Wanted,
         form: Form,
         make: Callable[[Callable[[Choice | None], None]], list[Ask]],
+        told: Callable[[list[Ask]], None],
     ) -> None:
         super().__init__()
         self._parts = parts
         self._wanted = wanted
         self._form = form
+        self._told = told
         self._news = asyncio.Event()
         self._unsent: deque[Choice] = deque()
         self._gone = False
@@ -101,7 +109,6 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. Raises what the engine says before the first byte has been sent."""
         parts, wanted = self._parts, self._wanted
-        parts.doors.come_in()
         listening = asyncio.create_task(self._listen(receive))
         try:
             place = parts.gate.enter(
@@ -119,6 +126,7 @@ class Answer(Response):
                     if ask.submitted:
                         parts.meters.ended(ask.record(wanted.route))
                 place.leave()
+                self._told(self._asks)
         finally:
             listening.cancel()
             if self._timer is not None:
@@ -199,10 +207,12 @@ class Answer(Response):
         await send({"type": "http.response.body", "body": body})
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
-        return [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in self._wanted.headers.items()
-        ]
+        headers, asked = dict(self._wanted.headers), self._wanted.max_tokens
+        least = min((ask.max_tokens or 0 for ask in self._asks), default=0)
+        if asked is not None and least < asked:
+            # Nothing is cut without a word.
+            headers["x-octavo-max-tokens"] = str(least)
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def _stream(self, send: Send) -> None:
         headers = [*sse.HEADERS, *self._own_headers()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Request, Update
@@ -14,6 +15,18 @@ from octavo.server.gate import Place
 from octavo.server.meters import Meters, RequestRecord
 from octavo.server.prompting import Prompt
 from octavo.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What is told of answers, and how much at once."""
+
+    silent: bool = False
+    """Nothing but the prompt."""
+    interval: int = 1
+    """Tokens that are told together; if they never are so many, at the end."""
+    kept: bool = False
+    """Whole texts are kept for the log."""
 
 
 class Ask:
@@ -30,15 +43,14 @@ class Ask:
         tokenizer: Tokenizer | None,
         *,
         first: int,
-        silent: bool,
-        interval: int,
+        telling: Telling,
         ring: Callable[[Choice | None], None],
     ) -> None:
         self.request = request
         self.prompt = prompt
         params = request.sampling
         self.choices = [
-            Choice(first + index, tokenizer, params, silent=silent)
+            Choice(first + index, tokenizer, params, silent=telling.silent, kept=telling.kept)
             for index in range(params.choices)
         ]
         self.max_tokens: int | None = None
@@ -49,7 +61,7 @@ class Ask:
         self.open = len(self.choices)
         """Answers that have not ended."""
         self._scores = params.prompt_logprobs is not None
-        self._interval = interval
+        self._interval = telling.interval
         self._ring = ring
         self._core: CoreClient | None = None
         self._place: Place | None = None
