@@ -101,6 +101,8 @@ class Answer(Response):
         self._news = asyncio.Event()
         self._unsent: deque[Choice] = deque()
         self._gone = False
+        self._place: Place | None = None
+        """Once the engine has been asked."""
         self._asks = make(self._ring)
         self._of = {choice.index: ask for ask in self._asks for choice in ask.choices}
         self._sent_s = 0.0
@@ -140,6 +142,10 @@ class Answer(Response):
             choice.waits = True
             self._unsent.append(choice)
         self._news.set()
+        ends = choice is None or choice.finish is not None
+        if ends and self._place is not None and not self._open:
+            # What is still to be sent takes nothing of the engine.
+            self._place.leave()
 
     async def _heard(self) -> None:
         """Return when something has happened since the last time."""
@@ -171,6 +177,7 @@ class Answer(Response):
 
     async def _submit(self, place: Place) -> None:
         """Ask the engine; returns when it has taken all prompts. Raises why it refuses one."""
+        self._place = place
         for ask in self._asks:
             ask.submit(self._parts.core, place, self._parts.meters, self._wanted.came_s)
         while not self._gone and any(ask.max_tokens is None for ask in self._asks):
