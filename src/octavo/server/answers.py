@@ -251,7 +251,9 @@ class Answer(Response):
             piece = choice.take()
             if piece:
                 newest = max(newest, piece.applied_s)
-                chunks.append(self._form.chunk(self._of[choice.index], choice, piece, usage))
+                chunk = self._form.chunk(self._of[choice.index], choice, piece, usage)
+                if chunk:
+                    chunks.append(chunk)
         if chunks and self._parts.settings.tell_applied:
             chunks.append(sse.applied(newest))
         if not chunks and time.monotonic() - self._sent_s >= self._parts.settings.keep_alive_s:
