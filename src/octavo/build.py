@@ -15,9 +15,8 @@ from octavo.background import InBackground
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.executors.choice import StartsEarly, named
-from octavo.executors.native import NATIVE, choose_native
+from octavo.executors.pool_size import num_blocks_of
 from octavo.executors.select import select_executor
-from octavo.machine import free_memory_bytes
 from octavo.memory.policies.arc import Arc
 from octavo.memory.policies.bonus import Bonus
 from octavo.memory.policies.cost import Cost
@@ -65,8 +64,6 @@ EVICTION_POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
 """Which cached block goes first, by name. Parameters are keyword arguments with defaults."""
 
 _DEFAULT_POLICY = "lru"
-_SHARE = 0.25
-"""Of the machine's free memory, for the default pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ class Built:
     engine: Engine
     runner: ModelRunner
     tokenizer: Tokenizer | None
-    """None: dummy weights of a model without files."""
+    """None: dummy weights of a model without files, or built without text."""
     spec: ModelSpec
     layout: KVLayout
     namespace: Namespace
@@ -88,6 +85,8 @@ class Built:
     """cpu, cuda:0, …"""
     num_blocks: int
     max_model_len: int
+    longest_text: int
+    """Tokens of prompt and answer that context and memory allow; a tenant's maximum may be less."""
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic torch executor computes; empty for all others."""
 
@@ -205,11 +204,13 @@ def build_engine(
     report: Report,
     on_logits: Observer | None = None,
     depth: int | None = None,
+    text: bool = True,
 ) -> Built:
     """Build everything that an engine needs. Raises ConfigError, ModelError or FetchError.
 
     report: told in words what takes long. on_logits: shown the logits of every step. depth:
-    steps in flight; None: as the executor is quickest.
+    steps in flight; None: as the executor is quickest. text: False: no tokenizer is opened, since
+    somebody else knows text.
     """
     rule = named("reservation", config.reservation, RESERVATIONS, group="octavo.reservations")
     order = scheduling_policy(config.scheduling_policy)
@@ -220,7 +221,7 @@ def build_engine(
     executor = select_executor(config, checkpoint, report=report)
     layout = executor.layout
     longest = _max_model_len(config, checkpoint.spec)
-    num_blocks = _num_blocks(config, checkpoint, executor, longest, report=report)
+    num_blocks = num_blocks_of(config, checkpoint, executor, longest, report=report)
     step_tokens = config.max_num_batched_tokens
     tenants = tenants_of(config, rule)
     cache, pool_tokens = build_cache(
@@ -235,13 +236,7 @@ def build_engine(
         pin_limit=config.pin_limit,
     )
     runner, tiles = executor.make(num_blocks, on_logits)
-    try:
-        # Weights are packed meanwhile.
-        there = checkpoint.tokenizer_source is not None
-        tokenizer = open_tokenizer(checkpoint) if there else None
-    except BaseException:
-        runner.close()
-        raise
+    tokenizer = _tokenizer_beside(runner, checkpoint) if text else None
     from octavo.contract.namespace import Namespace
     from octavo.engine.engine import Engine
     from octavo.sched.limits import Limits
@@ -264,8 +259,20 @@ def build_engine(
         device=executor.device,
         num_blocks=num_blocks,
         max_model_len=longest,
+        longest_text=min(longest, pool_tokens),
         deterministic_tiles=tiles,
     )
+
+
+def _tokenizer_beside(runner: ModelRunner, checkpoint: Checkpoint) -> Tokenizer | None:
+    """Open a model's tokenizer, if it has one, while the runner packs weights."""
+    if checkpoint.tokenizer_source is None:
+        return None
+    try:
+        return open_tokenizer(checkpoint)
+    except BaseException:
+        runner.close()
+        raise
 
 
 def _record(engine: Engine, path: Path, block_size: int, *, report: Report) -> None:
@@ -277,93 +284,6 @@ def _record(engine: Engine, path: Path, block_size: int, *, report: Report) -> N
     except ConfigError:
         engine.close()
         raise
-
-
-def _num_blocks(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    executor: Choice,
-    longest: int,
-    *,
-    report: Report,
-) -> int:
-    """Blocks of the KV pool, wherever it lies; the plan of a GPU is shown.
-
-    Raises ConfigError if the model does not fit, or where a setting of GPUs means nothing.
-    """
-    plan = executor.gpu_plan
-    if plan is None:
-        if config.enforce_eager:
-            raise ConfigError(
-                f"enforce_eager is True, but on {executor.device} no graphs are captured: leave it "
-                "out"
-            )
-        if config.gpu_memory_utilization is not None:
-            raise ConfigError(
-                f"gpu_memory_utilization is {config.gpu_memory_utilization}, but on "
-                f"{executor.device} the pool lies in the machine's memory: leave it out, and give "
-                "kv_cache_memory_bytes instead"
-            )
-        return pool_blocks(config, executor.layout, longest, weight_bytes=executor.weight_bytes)
-    from octavo.executors.gpu_fit import require_fit
-    from octavo.executors.torch import other_cards
-
-    require_fit(
-        plan,
-        others=lambda: other_cards(executor.device),
-        elsewhere=lambda: _cpu_flags(config, checkpoint, longest),
-    )
-    for line in plan.show():
-        report(line)
-    return plan.num_blocks
-
-
-def _cpu_flags(config: EngineConfig, checkpoint: Checkpoint, longest: int) -> list[str]:
-    """Return the flags of the native executor, if it would run the model in this machine."""
-    other = replace(config, backend=NATIVE, device="cpu", gpu_memory_utilization=None)
-    try:
-        choice = choose_native(other, checkpoint)
-        count = pool_blocks(other, choice.layout, longest, weight_bytes=choice.weight_bytes)
-    except (ConfigError, ModelError):
-        return []
-    asked = config.max_model_len or 2
-    if count < choice.layout.peak_blocks(asked, config.max_num_batched_tokens):
-        return []
-    without = "" if config.gpu_memory_utilization is None else " without --gpu-memory-utilization"
-    return [f"--backend {NATIVE} --device cpu{without}"]
-
-
-def pool_blocks(
-    config: EngineConfig, layout: KVLayout, longest: int, *, weight_bytes: int = 0
-) -> int:
-    """Blocks of a KV pool in the machine's memory, of which weights will take some more.
-
-    Raises ConfigError if not even one token and its answer fit.
-    """
-    wanted, step = config.kv_cache_memory_bytes, config.max_num_batched_tokens
-    free = free_memory_bytes() - weight_bytes
-    if free <= 0:
-        raise ConfigError(
-            f"the weights take {weight_bytes / 2**30:.2f} GiB, but only "
-            f"{(free + weight_bytes) / 2**30:.2f} GiB of memory are free: choose a smaller model, "
-            "shape or dtype"
-        )
-    if wanted is None:
-        ceiling = config.max_num_seqs * layout.peak_blocks(longest, step) * layout.block_bytes
-        wanted = min(int(free * _SHARE), ceiling)
-    if wanted > free:
-        raise ConfigError(
-            f"kv_cache_memory_bytes is {wanted}, but only {free} bytes of memory are free: lower it"
-        )
-    count = layout.blocks_in(wanted)
-    least = layout.peak_blocks(2, step)
-    if count < least:
-        raise ConfigError(
-            f"KV memory of {wanted} bytes holds {count} blocks of {layout.block_bytes} bytes, but "
-            f"one sequence needs at least {least}: give kv_cache_memory_bytes at least "
-            f"{least * layout.block_bytes}, or lower block_size (now {config.block_size})"
-        )
-    return count
 
 
 def tenants_of(config: EngineConfig, rule: Reservation) -> tuple[TenantShare, ...]:

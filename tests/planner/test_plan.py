@@ -14,11 +14,11 @@ from rich.console import Console
 
 from octavo.bench.throughput import measure_throughput
 from octavo.bench.works import draw_work
-from octavo.build import pool_blocks
 from octavo.config import EngineConfig
 from octavo.contract.layout import kv_layout
 from octavo.contract.model import ModelSpec
 from octavo.errors import ConfigError
+from octavo.executors.pool_size import pool_blocks
 from octavo.models.checkpoint import open_checkpoint
 from octavo.planner.cost import Price, read_throughput
 from octavo.planner.plan import Wish, advise, make_plan

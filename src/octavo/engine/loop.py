@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from octavo.contract.batch import Batch, StepResult
+from octavo.contract.ids import SeqId
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
 from octavo.sched.cache import Cache
@@ -78,6 +79,14 @@ class Loop:
         self._backlog: list[Update] = []
         """News that the caller has not been given yet: an interrupt came between."""
         self._observers: list[Observer] = []
+        self._show: Callable[[Batch, float], None] | None = None
+
+    def show_plans(self, show: Callable[[Batch, float], None]) -> None:
+        """Let every batch be seen before it is submitted, with the time it was planned at.
+
+        show: must be quick, and raise and change nothing.
+        """
+        self._show = show
 
     def watch(self, observer: Observer) -> None:
         """Tell an observer of every request from now on."""
@@ -121,6 +130,16 @@ class Loop:
         return self._scheduler.busy or bool(self._in_flight or self._backlog)
 
     @property
+    def requests(self) -> list[str]:
+        """Ids of the requests that have not ended, in the order they came."""
+        return self._scheduler.requests
+
+    def request_of(self, seq_id: SeqId) -> str | None:
+        """Return the id of the request that a sequence belongs to; None: it has ended."""
+        seq = self._scheduler.sequence(seq_id)
+        return None if seq is None else seq.request.id
+
+    @property
     def stats(self) -> Stats:
         """Counters since the start, to be read only."""
         return self._scheduler.stats
@@ -148,10 +167,20 @@ class Loop:
 
     def step(self) -> list[Update]:
         """Submit one step if there is work, and take in one result if it is time."""
-        batch = self._scheduler.plan(self._clock())
+        planned_s = self._clock()
+        batch = self._scheduler.plan(planned_s)
         if batch is not None:
+            if self._show is not None:
+                self._show(batch, planned_s)
             self._submit(batch)
         if self._in_flight and (batch is None or len(self._in_flight) >= self._depth):
+            self._backlog += self._collect()
+        news, self._backlog = self._backlog, []
+        return news
+
+    def settle(self) -> list[Update]:
+        """Take in the results of all steps in flight, and plan none."""
+        while self._in_flight:
             self._backlog += self._collect()
         news, self._backlog = self._backlog, []
         return news

@@ -77,6 +77,11 @@ class Roster:
         """Return a live sequence."""
         return self._seqs.get(seq_id)
 
+    @property
+    def requests(self) -> list[str]:
+        """Ids of all requests, in the order they came."""
+        return list(self._requests)
+
     def choices(self, request_id: str) -> list[Sequence]:
         """Return the live sequences of a request; none if it is unknown or has ended."""
         return list(self._requests.get(request_id, {}).values())

@@ -132,6 +132,11 @@ class Scheduler:
         """Sequences (running or loading, waiting)."""
         return self._roster.active, len(self._roster.waiting)
 
+    @property
+    def requests(self) -> list[str]:
+        """Ids of the requests that have not ended, in the order they came."""
+        return self._roster.requests
+
     def sequence(self, seq_id: SeqId) -> Sequence | None:
         """Return a live sequence, to be read only."""
         return self._roster.get(seq_id)

@@ -10,8 +10,9 @@ from fastapi.routing import APIRoute
 from octavo.server.failures import add_failures
 from octavo.server.middleware import add_guards
 from octavo.server.parts import Parts
+from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
-from octavo.server.routes import admin, health, metrics, models
+from octavo.server.routes import admin, chat, completions, health, metrics, models, tokens
 
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     models.router,
@@ -19,7 +20,7 @@ ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     health.router,
     admin.router,
 )
-"""In the order in which the document lists them."""
+"""Those of which each needs nothing but the parts, in the order of the document."""
 
 
 def build_app(parts: Parts) -> FastAPI:
@@ -34,9 +35,12 @@ def build_app(parts: Parts) -> FastAPI:
         openapi_url="/openapi.json" if parts.settings.document else None,
         generate_unique_id_function=_name,
     )
-    for router in ROUTERS:
-        app.include_router(router(parts))
-    add_failures(app, retry_after_s=parts.settings.retry_after_s)
+    prompter = Prompter(parts)
+    for router in (completions.router, chat.router, tokens.router):
+        app.include_router(router(parts, prompter))
+    for plain in ROUTERS:
+        app.include_router(plain(parts))
+    add_failures(app, parts)
     add_guards(app, parts)
     return app
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from octavo.server.parts import Parts
 from octavo.server.tenants import Tenant
@@ -25,3 +26,13 @@ def request_id_of(connection: HTTPConnection) -> str:
         known = connection.headers.get(REQUEST_ID) or uuid.uuid4().hex
         connection.state.request_id = known
     return known
+
+
+def mark_asked(scope: Scope) -> None:
+    """Note that the engine has been asked: what comes of it is no refusal any more."""
+    scope.setdefault("state", {})["asked"] = True
+
+
+def was_asked(connection: HTTPConnection) -> bool:
+    """True once the engine has been asked."""
+    return getattr(connection.state, "asked", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -13,7 +13,8 @@ from starlette.exceptions import HTTPException
 
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import EngineGone, OverLimit, RequestError
-from octavo.server.callers import request_id_of
+from octavo.server.callers import request_id_of, tenant_of, was_asked
+from octavo.server.parts import Parts
 
 INVALID = "invalid_request_error"
 JSON = "application/json"
@@ -96,11 +97,15 @@ def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
             return ApiError(500, "internal error")
 
 
-def add_failures(app: FastAPI, *, retry_after_s: float) -> None:
+def add_failures(app: FastAPI, parts: Parts) -> None:
     """Let an app answer every exception by an error body."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        return as_api_error(error, retry_after_s=retry_after_s).response
+        failure = as_api_error(error, retry_after_s=parts.settings.retry_after_s)
+        if not was_asked(request):
+            tenant = tenant_of(request, parts)
+            parts.meters.refused("" if tenant is None else tenant.name, failure.status_code)
+        return failure.response
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:
         # Its text may hold anything: it is for the log alone, which whoever calls this writes.
@@ -139,11 +144,20 @@ def _of_framework(error: HTTPException) -> ApiError:
 
 def _of_schema(error: RequestValidationError) -> ApiError:
     """Name the first field that is wrong. What was sent is not repeated: it may be anything."""
-    first = error.errors()[0]
-    path = [str(step) for step in first["loc"] if step not in ("body", "query", "path")]
-    # Steps that name a member of a union, such as list[int], are not the client's.
-    param = ".".join(step for step in path if step.isidentifier() or step.isdigit()) or None
-    message = first["msg"]
-    if first["type"] == "missing" and param is None:
-        message = "the request has no body: send a JSON object"
-    return ApiError(400, f"{param}: {message}" if param else message, param=param)
+    found = [(_path(each["loc"]), str(each["msg"])) for each in error.errors()]
+    param, message = found[0]
+    if not param:
+        return ApiError(400, f"the body must be a JSON object: {message}")
+    # A field of several forms is wrong once for each of them.
+    forms = dict.fromkeys(f"{path}: {message}" for path, message in found if param in path)
+    return ApiError(400, "; or ".join([*forms][:4]), param=param)
+
+
+def _path(steps: Iterable[str | int]) -> str:
+    """Return where a value stands, as the client wrote it."""
+    path = [str(step) for step in steps][1:]
+    # What names one of several forms, such as list[int], is not the client's.
+    return ".".join(step for step in path if step.isdigit() or _NAME.fullmatch(step))
+
+
+_NAME = re.compile(r"(?!(str|int|float|bool|list|dict|literal)$)[A-Za-z_][A-Za-z_0-9]*")

@@ -10,13 +10,14 @@ from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.retention import TenantShare
 from octavo.engine.loop import Loop, ModelRunner
-from octavo.engine.messages import Checked, Checks, CoreFacts, Snapshot
+from octavo.engine.messages import Begun, Checked, Checks, CoreFacts, News, Snapshot
 from octavo.errors import Corrupted, EngineGone, OctavoError, RequestError
 from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
 from octavo.sched.order import Fcfs, Priority
 from octavo.sched.scheduler import Scheduler
 from octavo.server.core import CoreState, Listener
+from octavo.server.remote.calls import Listeners
 from octavo.testing.driver import make_cache
 from octavo.testing.fake_runner import FakeRunner
 
@@ -33,9 +34,9 @@ class NearCore:
         self._build = build
         self._step_s = step_s
         self._facts: CoreFacts | None = None
-        self._listeners: dict[str, tuple[Listener, int]] = {}
-        """Who listens, and how many choices have not ended."""
-        self._begun: set[str] = set()
+        self._listeners = Listeners()
+        self._fresh: set[str] = set()
+        """Requests that have not begun."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.loop: Loop | None = None
@@ -77,7 +78,7 @@ class NearCore:
     def submit(self, request: Request, listener: Listener) -> None:
         """Queue a request. Raises EngineGone if there is no engine."""
         loop = self._living()
-        self._listeners[request.id] = (listener, request.sampling.choices)
+        self._listeners.add(request, listener)
         asyncio.get_running_loop().call_soon(self._add, loop, request)
 
     def finish(self, request_id: str, index: int) -> None:
@@ -85,11 +86,11 @@ class NearCore:
         if self.loop is None:
             return
         self.loop.finish(request_id, index)
-        self._count_end(request_id)
+        self._listeners.finish(request_id, index)
 
     def abort(self, request_id: str) -> None:
         """End a request; its listener hears no more."""
-        self._listeners.pop(request_id, None)
+        self._listeners.remove(request_id)
         if self.loop is not None:
             self.loop.abort(request_id)
 
@@ -133,11 +134,12 @@ class NearCore:
         """Plan no steps until `resume`."""
         loop = self._living()
         self.state = CoreState.PAUSED
-        for request_id, (listener, _) in list(self._listeners.items()) if abort else ():
+        ended = loop.requests if abort else []
+        for request_id in ended:
             loop.abort(request_id)
-            del self._listeners[request_id]
-            # Of several choices the first says it for all.
-            listener.take_in(Update(request_id, 0, (), finish=FinishReason.ABORT), time.monotonic())
+        # Of several choices the first says it for all.
+        updates = tuple(Update(name, 0, (), finish=FinishReason.ABORT) for name in ended)
+        self._listeners.take_in(News(loop.stats.steps, time.monotonic(), updates))
         await asyncio.sleep(0)
 
     async def resume(self) -> None:
@@ -155,16 +157,15 @@ class NearCore:
         return self.loop
 
     def _add(self, loop: Loop, request: Request) -> None:
-        entry = self._listeners.get(request.id)
-        if entry is None or loop is not self.loop:
+        if loop is not self.loop or request.id not in self._listeners:
             return
         try:
             most = loop.add(request)
         except RequestError as error:
-            del self._listeners[request.id]
-            entry[0].lose(error)
+            self._listeners.refuse(request.id, str(error))
             return
-        entry[0].accepted(most)
+        self._fresh.add(request.id)
+        self._listeners.accept(request.id, most)
         self._wake.set()
 
     async def _run(self) -> None:
@@ -178,28 +179,17 @@ class NearCore:
             planned_s = time.monotonic()
             updates = loop.step()
             self.last_heard_s = time.monotonic()
-            for update in updates:
-                self._tell(update, planned_s)
+            begun = self._fresh.intersection(update.request_id for update in updates)
+            self._fresh -= begun
+            self._listeners.take_in(
+                News(
+                    loop.stats.steps,
+                    self.last_heard_s,
+                    tuple(updates),
+                    tuple(Begun(request_id, planned_s) for request_id in begun),
+                )
+            )
             await asyncio.sleep(self._step_s)
-
-    def _tell(self, update: Update, planned_s: float) -> None:
-        entry = self._listeners.get(update.request_id)
-        if entry is None:
-            return
-        listener = entry[0]
-        if update.request_id not in self._begun:
-            self._begun.add(update.request_id)
-            listener.begun(planned_s)
-        listener.take_in(update, self.last_heard_s)
-        if update.finish is not None:
-            self._count_end(update.request_id)
-
-    def _count_end(self, request_id: str) -> None:
-        entry = self._listeners.get(request_id)
-        if entry is not None:
-            self._listeners[request_id] = (entry[0], entry[1] - 1)
-            if entry[1] == 1:
-                del self._listeners[request_id]
 
     def _end(self, state: CoreState, words: str) -> None:
         self.state = state
@@ -207,9 +197,7 @@ class NearCore:
             self.loop.close()
         self.loop = None
         self._wake.set()
-        listeners, self._listeners = self._listeners, {}
-        for listener, _ in listeners.values():
-            listener.lose(EngineGone(words))
+        self._listeners.lose(words)
 
 
 def fake_loop(

@@ -1,0 +1,220 @@
+"""An engine that is told what to do by messages and reports what comes of it, in one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from octavo.contract.batch import Batch
+from octavo.contract.request import FinishReason, Request, Update
+from octavo.engine.loop import Loop
+from octavo.engine.messages import (
+    Abort,
+    Accepted,
+    Begun,
+    Check,
+    Checked,
+    Checks,
+    Command,
+    CoreFacts,
+    CoreSpec,
+    Count,
+    Counted,
+    Finish,
+    News,
+    Pause,
+    Ready,
+    Refused,
+    Report,
+    ResetCache,
+    Resume,
+    Said,
+    Snapshot,
+    Stop,
+    Submit,
+    TakeSnapshot,
+    Unpin,
+)
+from octavo.errors import Corrupted, RequestError
+
+IDLE_S = 1.0
+"""With nothing to do for so long, every count is recomputed, once."""
+
+_LOOK_ROUND = 256
+"""Steps after which a busy engine looks whether anybody is left to hear of them."""
+
+
+class Channel(Protocol):
+    """Brings commands and takes reports, each in order."""
+
+    def receive(self, timeout_s: float) -> Command | None:
+        """Return the next command; None: there was none for so long. 0: do not wait."""
+        ...
+
+    def send(self, report: Report) -> None:
+        """Hand over a report; returns at once."""
+        ...
+
+    @property
+    def abandoned(self) -> bool:
+        """True once nobody hears the reports any more."""
+        ...
+
+
+class Core:
+    """Steps a loop and obeys between two steps.
+
+    Each step's news is sent before the next is planned: it is read while that one is computed. All
+    commands that have come are obeyed before a plan, so that nothing is computed for a request
+    beyond the steps in flight when its abort came.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        facts: CoreFacts,
+        channel: Channel,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._loop = loop
+        self._facts = facts
+        self._channel = channel
+        self._clock = clock
+        self._idle_s = idle_s
+        self._paused = False
+        self._stopped = False
+        self._looked_over = True
+        """Every count was recomputed since the last work."""
+        self._fresh: set[str] = set()
+        """Requests for which nothing has been computed."""
+        self._begun: list[Begun] = []
+        self.checks = Checks()
+        """How often every count was recomputed; to be read only."""
+        self._rounds = 0
+        loop.show_plans(self._note_begun)
+
+    def run(self) -> None:
+        """Serve until told to stop, or until nobody is left to serve; closes the loop."""
+        try:
+            self._channel.send(Ready(self._facts))
+            while not self._stopped:
+                self._turn()
+        finally:
+            self._loop.close()
+
+    def _turn(self) -> None:
+        """Obey what has come; then step, or wait."""
+        works = self._loop.busy and not self._paused
+        command = self._channel.receive(0.0 if works else self._idle_s)
+        silent = command is None
+        while command is not None:
+            self._obey(command)
+            if self._stopped:
+                return
+            command = self._channel.receive(0.0)
+        self._rounds += 1
+        if (silent and not works) or self._rounds % _LOOK_ROUND == 0:
+            self._stopped = self._channel.abandoned
+        if self._loop.busy and not self._paused:
+            self._looked_over = False
+            self._tell(self._loop.step())
+        elif silent and not self._looked_over and not self._loop.busy:
+            self._check()
+
+    def _tell(self, updates: list[Update]) -> None:
+        if updates or self._begun:
+            begun, self._begun = tuple(self._begun), []
+            steps = self._loop.stats.steps
+            self._channel.send(News(steps, self._clock(), tuple(updates), begun))
+
+    def _note_begun(self, batch: Batch, planned_s: float) -> None:
+        if not self._fresh:
+            return
+        for piece in batch.slices:
+            request_id = self._loop.request_of(piece.seq)
+            if request_id in self._fresh:
+                self._fresh.discard(request_id)
+                self._begun.append(Begun(request_id, planned_s))
+
+    # ── commands ──────────────────────────────────────────────────────────────────────────
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit(request=request):
+                self._submit(request)
+            case Abort(request_id=request_id):
+                self._fresh.discard(request_id)
+                self._loop.abort(request_id)
+            case Finish(request_id=request_id, index=index):
+                self._loop.finish(request_id, index)
+            case TakeSnapshot(call=call):
+                self._channel.send(Counted(call, self._snapshot()))
+            case Pause(call=call, abort=abort):
+                self._channel.send(Count(call, self._pause(abort=abort)))
+            case Resume(call=call):
+                self._paused = False
+                self._channel.send(Count(call))
+            case ResetCache(call=call):
+                self._channel.send(Count(call, self._loop.reset_prefix_cache()))
+            case Unpin(call=call, name=name, tenant=tenant):
+                self._channel.send(Count(call, self._loop.unpin(name, tenant)))
+            case Check(call=call):
+                error = self._check()
+                self._channel.send(Checked(call, self.checks, error))
+            case Stop():
+                self._stopped = True
+                self._tell(self._loop.settle())
+            case CoreSpec():
+                raise AssertionError("an engine is built once")
+            case _:
+                assert_never(command)
+
+    def _submit(self, request: Request) -> None:
+        try:
+            most = self._loop.add(request)
+        except RequestError as error:
+            self._channel.send(Refused(request.id, str(error)))
+            return
+        self._fresh.add(request.id)
+        self._channel.send(Accepted(request.id, most))
+
+    def _pause(self, *, abort: bool) -> int:
+        """Plan no more steps; returns the requests that were ended."""
+        self._paused = True
+        self._tell(self._loop.settle())
+        ended = self._loop.requests if abort else []
+        for request_id in ended:
+            self._loop.abort(request_id)
+        self._fresh.difference_update(ended)
+        # Of several choices the first says it for all.
+        self._tell([Update(name, 0, (), finish=FinishReason.ABORT) for name in ended])
+        return len(ended)
+
+    def _snapshot(self) -> Snapshot:
+        running, waiting = self._loop.queue_lengths
+        return Snapshot(
+            at_s=self._clock(),
+            usage=self._loop.usage(),
+            stats=self._loop.stats,
+            running=running,
+            waiting=waiting,
+            num_blocks=self._facts.num_blocks,
+            paused=self._paused,
+            checks=self.checks,
+        )
+
+    def _check(self) -> str:
+        """Recompute every count; returns what was wrong."""
+        self._looked_over = True
+        runs, failures = self.checks.runs + 1, self.checks.failures
+        try:
+            self._loop.check()
+        except Corrupted as error:
+            self.checks = Checks(runs, failures + 1, last_error=str(error))
+            self._channel.send(Said(f"a count of the memory plane was wrong: {error}"))
+            return str(error)
+        self.checks = Checks(runs, failures, last_error=self.checks.last_error)
+        return ""

@@ -1,0 +1,72 @@
+"""The process of an engine, started as python -m octavo.engine.worker ENDPOINT SCHEDULING.
+
+It is told over the socket at ENDPOINT how to build its engine, and serves it there until it is told
+to stop or the process that started it is gone. SCHEDULING: batch or normal.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeAlias
+
+from octavo.engine.channel import SocketChannel
+from octavo.engine.core import Core
+from octavo.engine.loop import Loop
+from octavo.engine.messages import CoreFacts, CoreSpec, Failed, Said
+from octavo.errors import EngineGone, OctavoError
+
+Factory: TypeAlias = Callable[[bytes, Callable[[str], None]], tuple[Loop, CoreFacts]]
+"""Called with settings and with what is told in words what takes long."""
+
+BATCH = "batch"
+
+
+def main(endpoint: str, scheduling: str) -> int:
+    """Serve one engine; returns the exit status."""
+    gc.set_threshold(100_000, 50, 100)  # as in `octavo.cli.main`
+    channel = SocketChannel(endpoint)
+    # After the socket's own thread has been made, before those that compute: what waits for news
+    # goes ahead of them, also where they take every core.
+    if scheduling == BATCH and hasattr(os, "sched_setscheduler"):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        return _serve(channel)
+    except EngineGone:
+        return 0  # nobody is left to tell
+    finally:
+        channel.close()
+
+
+def _serve(channel: SocketChannel) -> int:
+    spec = None
+    while spec is None:
+        if channel.abandoned:
+            return 0
+        spec = channel.receive(1.0)
+    assert isinstance(spec, CoreSpec), f"the first command is how to build: {spec}"
+    try:
+        loop, facts = _factory(spec.factory)(spec.settings, lambda text: channel.send(Said(text)))
+        gc.collect()
+        gc.freeze()  # what is there now stays
+        Core(loop, facts, channel).run()
+    except EngineGone:
+        raise
+    except Exception as error:
+        channel.send(Failed(type(error).__name__, str(error)))
+        if isinstance(error, OctavoError):
+            return 1
+        raise
+    return 0
+
+
+def _factory(place: str) -> Factory:
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

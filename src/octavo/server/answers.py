@@ -1,0 +1,269 @@
+"""Answers of the engine as ASGI responses, in one piece or as a stream.
+
+A client that leaves ends its request; one that reads slowly keeps only itself waiting, since what
+it has not read is put together in its own answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.server import sse
+from octavo.server.ask import Ask
+from octavo.server.callers import mark_asked
+from octavo.server.choice import Choice, Piece
+from octavo.server.failures import ApiError, as_api_error
+from octavo.server.gate import Place
+from octavo.server.parts import Parts
+from octavo.server.tenants import Tenant
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a request has used; a prompt counts once for all answers to it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+    @classmethod
+    def of(cls, asks: list[Ask]) -> Usage:
+        """Count what there is so far."""
+        prompt = sum(len(ask.prompt.ids) for ask in asks)
+        output = sum(ask.output_tokens for ask in asks)
+        cached = sum(ask.cached_tokens for ask in asks)
+        return cls(prompt, output, prompt + output, {"cached_tokens": cached})
+
+
+class Form(Protocol):
+    """How a route writes answers."""
+
+    def whole(self, asks: list[Ask], usage: Usage) -> object:
+        """Return the answer in one piece, as JSON has it."""
+        ...
+
+    def chunk(self, ask: Ask, choice: Choice, piece: Piece, usage: Usage | None) -> bytes:
+        """Return news of one answer as an event; empty: there is nothing to tell."""
+        ...
+
+    def last(self, usage: Usage) -> bytes:
+        """Return the event that tells the usage."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an HTTP request asks of its answer, beside the text."""
+
+    route: str
+    tenant: Tenant
+    priority: int
+    came_s: float
+    stream: bool
+    usage: bool
+    """A stream ends in it."""
+    usage_always: bool
+    """Each chunk tells it."""
+    headers: dict[str, str]
+
+
+class Answer(Response):
+    """Asks the engine, and writes what comes. make: builds the asks, given the bell to ring."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        wanted: Wanted,
+        form: Form,
+        make: Callable[[Callable[[Choice | None], None]], list[Ask]],
+    ) -> None:
+        super().__init__()
+        self._parts = parts
+        self._wanted = wanted
+        self._form = form
+        self._news = asyncio.Event()
+        self._unsent: deque[Choice] = deque()
+        self._gone = False
+        self._asks = make(self._ring)
+        self._of = {choice.index: ask for ask in self._asks for choice in ask.choices}
+        self._sent_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer. Raises what the engine says before the first byte has been sent."""
+        parts, wanted = self._parts, self._wanted
+        parts.doors.come_in()
+        listening = asyncio.create_task(self._listen(receive))
+        try:
+            place = parts.gate.enter(
+                wanted.tenant, sum(len(ask.prompt.ids) for ask in self._asks), wanted.priority
+            )
+            try:
+                if await self._turn(place):
+                    mark_asked(scope)
+                    await self._submit(place)
+                if not self._gone:
+                    await (self._stream(send) if wanted.stream else self._whole(send))
+            finally:
+                for ask in self._asks:
+                    ask.leave()
+                    if ask.submitted:
+                        parts.meters.ended(ask.record(wanted.route))
+                place.leave()
+        finally:
+            listening.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+            parts.doors.go_out()
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _ring(self, choice: Choice | None = None) -> None:
+        if choice is not None and not choice.waits:
+            choice.waits = True
+            self._unsent.append(choice)
+        self._news.set()
+
+    async def _heard(self) -> None:
+        """Return when something has happened since the last time."""
+        await self._news.wait()
+        self._news.clear()
+
+    async def _listen(self, receive: Receive) -> None:
+        """Wait for the client to leave, and end what it asked for at once."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        for ask in self._asks:
+            ask.leave()
+        self._news.set()
+
+    async def _turn(self, place: Place) -> bool:
+        """Return True when it may ask the engine; False: the client has left."""
+        turn = asyncio.ensure_future(place.turn())
+        turn.add_done_callback(lambda _: self._news.set())
+        try:
+            while not turn.done() and not self._gone:
+                await self._heard()
+        finally:
+            if not turn.done():
+                turn.cancel()
+        if turn.done():
+            turn.result()
+        return not self._gone
+
+    async def _submit(self, place: Place) -> None:
+        """Ask the engine; returns when it has taken all prompts. Raises why it refuses one."""
+        for ask in self._asks:
+            ask.submit(self._parts.core, place, self._parts.meters, self._wanted.came_s)
+        while not self._gone and any(ask.max_tokens is None for ask in self._asks):
+            self._raise_loss()
+            await self._heard()
+
+    def _raise_loss(self) -> None:
+        for ask in self._asks:
+            if ask.error is not None:
+                raise ask.error
+
+    @property
+    def _open(self) -> bool:
+        return any(ask.open for ask in self._asks)
+
+    async def _whole(self, send: Send) -> None:
+        while self._open and not self._gone:
+            await self._heard()
+        if self._gone:
+            return
+        self._raise_loss()
+        failed = self._failure()
+        if failed is not None and all(
+            choice.finish == "error" for ask in self._asks for choice in ask.choices
+        ):
+            raise failed
+        body = msgspec.json.encode(self._form.whole(self._asks, Usage.of(self._asks)))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            *self._own_headers(),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        return [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in self._wanted.headers.items()
+        ]
+
+    async def _stream(self, send: Send) -> None:
+        headers = [*sse.HEADERS, *self._own_headers()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._sent_s = time.monotonic()
+        self._watch_silence()
+        while not self._gone:
+            # What comes while something is being sent goes with the next piece.
+            more = self._open
+            body = self._take()
+            if body:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                self._sent_s = time.monotonic()
+            if not more and not self._unsent:
+                break
+            if not self._unsent:
+                await self._heard()
+        if not self._gone:
+            await send({"type": "http.response.body", "body": self._ending()})
+
+    def _take(self) -> bytes:
+        """Return all news as events; a comment, if nothing was said for too long."""
+        wanted, chunks = self._wanted, list[bytes]()
+        usage = Usage.of(self._asks) if wanted.usage_always and self._unsent else None
+        newest = 0.0
+        while self._unsent:
+            choice = self._unsent.popleft()
+            choice.waits = False
+            piece = choice.take()
+            if piece:
+                newest = max(newest, piece.applied_s)
+                chunks.append(self._form.chunk(self._of[choice.index], choice, piece, usage))
+        if chunks and self._parts.settings.tell_applied:
+            chunks.append(sse.applied(newest))
+        if not chunks and time.monotonic() - self._sent_s >= self._parts.settings.keep_alive_s:
+            chunks.append(sse.KEEP_ALIVE)
+        return b"".join(chunks)
+
+    def _watch_silence(self) -> None:
+        """Ring when a comment is due, and again after that."""
+        wait_s = self._sent_s + self._parts.settings.keep_alive_s - time.monotonic()
+        if wait_s <= 0:
+            self._news.set()
+            wait_s = self._parts.settings.keep_alive_s
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(wait_s, 0.001), self._watch_silence)
+
+    def _ending(self) -> bytes:
+        failed = self._failure()
+        if failed is not None:
+            return sse.event(failed.body) + sse.DONE
+        if self._wanted.usage:
+            return self._form.last(Usage.of(self._asks)) + sse.DONE
+        return sse.DONE
+
+    def _failure(self) -> ApiError | None:
+        """Return the first error that ended an answer."""
+        for ask in self._asks:
+            if ask.error is not None:
+                return as_api_error(ask.error, retry_after_s=self._parts.settings.retry_after_s)
+            for choice in ask.choices:
+                if choice.error is not None:
+                    return ApiError(500, f"the answer ended in an error: {choice.error}")
+        return None

@@ -1,0 +1,173 @@
+"""One prompt at the engine: hears of it, and keeps what has to be sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from octavo.contract.batch import Logprobs
+from octavo.contract.request import FinishReason, Request, Update
+from octavo.errors import EngineGone, RequestError
+from octavo.server.choice import Choice
+from octavo.server.core import CoreClient
+from octavo.server.gate import Place
+from octavo.server.meters import Meters, RequestRecord
+from octavo.server.prompting import Prompt
+from octavo.text.tokenizer import Tokenizer
+
+
+class Ask:
+    """A `Listener` for one prompt of an HTTP request, and its answers.
+
+    first: index of its first answer among all of the HTTP request. ring: called with an answer
+    that has something to send, and without one when the ask itself has changed.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        prompt: Prompt,
+        tokenizer: Tokenizer | None,
+        *,
+        first: int,
+        silent: bool,
+        interval: int,
+        ring: Callable[[Choice | None], None],
+    ) -> None:
+        self.request = request
+        self.prompt = prompt
+        params = request.sampling
+        self.choices = [
+            Choice(first + index, tokenizer, params, silent=silent)
+            for index in range(params.choices)
+        ]
+        self.max_tokens: int | None = None
+        """The effective maximum of each answer; None: the engine has not taken it yet."""
+        self.prompt_logprobs: list[Logprobs] | None = None
+        """Once known, if asked for."""
+        self.error: RequestError | EngineGone | None = None
+        self.open = len(self.choices)
+        """Answers that have not ended."""
+        self._scores = params.prompt_logprobs is not None
+        self._interval = interval
+        self._ring = ring
+        self._core: CoreClient | None = None
+        self._place: Place | None = None
+        self._meters: Meters | None = None
+        self._came_s = request.arrival_s
+        self._begun_s: float | None = None
+        self._first_s: float | None = None
+        self._last_s: float | None = None
+
+    @property
+    def id(self) -> str:
+        """As the engine knows it."""
+        return self.request.id
+
+    @property
+    def submitted(self) -> bool:
+        """True once the engine has been asked."""
+        return self._core is not None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were in memory."""
+        return self.choices[0].cached_tokens or 0
+
+    @property
+    def output_tokens(self) -> int:
+        """Of all its answers."""
+        return sum(choice.tokens for choice in self.choices)
+
+    def submit(self, core: CoreClient, place: Place, meters: Meters, came_s: float) -> None:
+        """Hand it to the engine. came_s: when its HTTP request came. Raises EngineGone."""
+        core.submit(self.request, self)
+        self._core, self._place, self._meters, self._came_s = core, place, meters, came_s
+
+    def accepted(self, max_tokens: int) -> None:
+        """It is in the engine's queue."""
+        self.max_tokens = max_tokens
+        self._ring(None)
+
+    def begun(self, at_s: float) -> None:
+        """Its first step has been planned."""
+        self._begun_s = at_s
+
+    def take_in(self, update: Update, applied_s: float) -> None:
+        """Turn news into text; what comes after a stop string counts for nothing."""
+        if update.finish is FinishReason.ABORT:
+            self._cut("abort")
+            return
+        choice = self.choices[update.index]
+        if choice.finish is not None:
+            return
+        if choice.push(update, applied_s) and self._core is not None:
+            self._core.finish(self.id, update.index)
+        self._count(choice, len(update.tokens))
+        if self._scores and update.index == 0 and self.prompt_logprobs is None:
+            self._score(update)
+        if choice.finish is not None:
+            self.open -= 1
+        if not self._scores or self.prompt_logprobs is not None:
+            self._offer(choice)
+
+    def lose(self, error: RequestError | EngineGone) -> None:
+        """It was refused, or the engine is gone."""
+        self.error = error
+        self._cut("error")
+
+    def leave(self) -> None:
+        """End what has not ended: nobody waits for it any more."""
+        if self.open and self._core is not None:
+            self._core.abort(self.id)
+            self._cut("abort")
+
+    def record(self, route: str) -> RequestRecord:
+        """Return what is told of it once it has ended."""
+        begun, first, last = self._begun_s, self._first_s, self._last_s
+        return RequestRecord(
+            tenant=self.request.tenant,
+            route=route,
+            finish=self.choices[0].finish or "abort",
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            n=len(self.choices),
+            max_tokens=self.max_tokens or 0,
+            queue_s=None if begun is None else max(0.0, begun - self._came_s),
+            prefill_s=None if begun is None or first is None else max(0.0, first - begun),
+            decode_s=None if first is None or last is None else last - first,
+            e2e_s=time.monotonic() - self._came_s,
+        )
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _cut(self, finish: str) -> None:
+        for choice in self.choices:
+            if choice.finish is None:
+                choice.end(finish)
+                self._offer(choice)
+        self.open = 0
+        self._ring(None)
+
+    def _score(self, update: Update) -> None:
+        self.prompt_logprobs = list(update.prompt_logprobs)
+        # Others had to wait for it, as they may begin with it.
+        for other in self.choices:
+            self._offer(other)
+
+    def _offer(self, choice: Choice) -> None:
+        if choice.finish is not None or choice.unsent >= self._interval:
+            self._ring(choice)
+
+    def _count(self, choice: Choice, tokens: int) -> None:
+        if not tokens or self._meters is None or self._place is None:
+            return
+        now = time.monotonic()
+        if self._first_s is None:
+            self._first_s = now
+            self._meters.first_token(self.request.tenant, now - self._came_s)
+        elif choice.last_s is not None:
+            self._meters.next_tokens(now - choice.last_s, tokens)
+        self._last_s = choice.last_s = now
+        self._place.spend(tokens)

@@ -1,0 +1,124 @@
+"""Answers as `/v1/chat/completions` writes them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.server import sse
+from octavo.server.answers import Usage
+from octavo.server.ask import Ask
+from octavo.server.choice import Choice, Piece
+from octavo.server.head import Head
+from octavo.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from octavo.server.schemas.chat import ChatBody
+
+_WHOLE = "chat.completion"
+_CHUNK = "chat.completion.chunk"
+
+
+class ChatForm:
+    """A `Form`. head: what all of its objects begin with."""
+
+    def __init__(self, body: ChatBody, head: Head, names: TokenNames) -> None:
+        self._head = head
+        self._names = names
+        self._role = body.messages[-1].role if body.continue_final_message else "assistant"
+        self._echo = bool(body.echo)
+        self._top = body.top_logprobs or 0
+        self._logprobs = bool(body.logprobs)
+        self._prompt_logprobs = body.prompt_logprobs is not None
+        self._ids = bool(body.return_token_ids)
+        self._by_id = bool(body.return_tokens_as_token_ids)
+        # Most chunks are a piece of text between two texts that never change.
+        self._plain = not (self._logprobs or self._ids)
+        self._before = head.opening(_CHUNK) + b',"choices":[{"index":'
+        self._after = (
+            b'},"logprobs":null,"finish_reason":null,"stop_reason":null}]'
+            + head.null_usage
+            + b"}\n\n"
+        )
+
+    def whole(self, asks: list[Ask], usage: Usage) -> object:
+        """Return the answer in one piece."""
+        (ask,) = asks
+        choices: list[dict[str, object]] = []
+        for choice in ask.choices:
+            piece = choice.take()
+            content = (ask.prompt.opening if self._echo else "") + piece.text
+            choices.append(
+                {
+                    "index": choice.index,
+                    "message": {"role": self._role, "content": content, "refusal": None},
+                    **self._ends(piece),
+                }
+            )
+        return {
+            **self._head.fields(_WHOLE),
+            "choices": choices,
+            "usage": usage,
+            **self._of_prompt(ask),
+        }
+
+    def chunk(self, ask: Ask, choice: Choice, piece: Piece, usage: Usage | None) -> bytes:
+        """Return news of one answer as an event; before the first of them, whose it is."""
+        opening = self._opening(ask, choice) if piece.first else b""
+        if self._plain and piece.finish is None and usage is None:
+            if not piece.text:
+                return opening
+            text = msgspec.json.encode(piece.text)
+            return b'%b%b%d,"delta":{"content":%b%b' % (
+                opening,
+                self._before,
+                choice.index,
+                text,
+                self._after,
+            )
+        delta = {"content": piece.text} if piece.text or piece.tokens else {}
+        told = {"index": choice.index, "delta": delta, **self._ends(piece)}
+        return opening + sse.event(
+            {
+                **self._head.fields(_CHUNK),
+                "choices": [told],
+                **self._head.usage_field(usage),
+            }
+        )
+
+    def last(self, usage: Usage) -> bytes:
+        """Return the event that tells the usage."""
+        return sse.event({**self._head.fields(_CHUNK), "choices": [], "usage": usage})
+
+    def _opening(self, ask: Ask, choice: Choice) -> bytes:
+        content = ask.prompt.opening if self._echo else ""
+        delta = {"role": self._role, "content": content}
+        told = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return sse.event(
+            {
+                **self._head.fields(_CHUNK),
+                "choices": [told],
+                **self._head.usage_field(None),
+                **(self._of_prompt(ask) if choice is ask.choices[0] else {}),
+            }
+        )
+
+    def _ends(self, piece: Piece) -> dict[str, object]:
+        """Return what stands beside the text of an answer."""
+        fields: dict[str, object] = {
+            "logprobs": None,
+            "finish_reason": piece.finish,
+            "stop_reason": piece.stop_reason,
+        }
+        if self._logprobs:
+            fields["logprobs"] = chat_logprobs(
+                self._names, piece.tokens, piece.logprobs, self._top, by_id=self._by_id
+            )
+        if self._ids:
+            fields["token_ids"] = piece.tokens
+        return fields
+
+    def _of_prompt(self, ask: Ask) -> dict[str, object]:
+        fields: dict[str, object] = {}
+        if self._ids:
+            fields["prompt_token_ids"] = ask.prompt.ids
+        if self._prompt_logprobs:
+            fields["prompt_logprobs"] = prompt_logprobs(self._names, ask.prompt_logprobs or [])
+        return fields

@@ -1,0 +1,109 @@
+"""One answer as it is written: its text, and what of it has not been sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo.contract.batch import Logprobs
+from octavo.contract.request import FinishReason, Update
+from octavo.contract.sampling import SamplingParams
+from octavo.engine.answer import AnswerText
+from octavo.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Piece:
+    """What has come of an answer since the last time."""
+
+    first: bool = True
+    """It is the answer's beginning."""
+    text: str = ""
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[Logprobs] = field(default_factory=list[Logprobs])
+    """One for each of the tokens, if asked for."""
+    finish: str | None = None
+    stop_reason: str | int | None = None
+    applied_s: float = 0.0
+    """When the last step that it is from was applied."""
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.tokens or self.finish)
+
+
+class Choice:
+    """One of the answers to a prompt.
+
+    index: among all answers of the HTTP request. silent: what is computed is not told.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_piece",
+        "_silent",
+        "cached_tokens",
+        "error",
+        "finish",
+        "index",
+        "last_s",
+        "tokens",
+        "waits",
+    )
+
+    def __init__(
+        self, index: int, tokenizer: Tokenizer | None, params: SamplingParams, *, silent: bool
+    ) -> None:
+        self.index = index
+        self.tokens = 0
+        """Of the answer so far."""
+        self.finish: str | None = None
+        self.error: str | None = None
+        """What went wrong, if that ended it."""
+        self.cached_tokens: int | None = None
+        self.last_s: float | None = None
+        """When its last tokens came."""
+        self.waits = False
+        """It stands in the list of those that have something to send."""
+        self._silent = silent
+        self._answer = AnswerText(tokenizer, params)
+        self._piece = Piece()
+
+    @property
+    def unsent(self) -> int:
+        """Tokens that have not been taken yet."""
+        return len(self._piece.tokens)
+
+    def push(self, update: Update, applied_s: float) -> bool:
+        """Take in news; returns True if a stop string has ended the text, which nobody else knows.
+
+        Must not be called once `finish` is set.
+        """
+        piece = self._piece
+        piece.applied_s = applied_s
+        finish, reason = update.finish, update.stop_token
+        text = self._answer.push(update)
+        stopped = self._answer.stopped is not None
+        if stopped:
+            reason = self._answer.stopped
+        if self.cached_tokens is None:
+            self.cached_tokens = update.cached_tokens
+        if not self._silent:
+            self.tokens += len(update.tokens)
+            piece.text += text
+            piece.tokens += update.tokens
+            piece.logprobs += update.logprobs
+        if finish is not None or stopped:
+            self.finish = FinishReason.STOP.value if stopped or finish is None else finish.value
+            if self._silent:
+                # As it would be after no token.
+                self.finish, reason = FinishReason.LENGTH.value, None
+            piece.finish, piece.stop_reason, self.error = self.finish, reason, update.error
+        return stopped and finish is None
+
+    def end(self, finish: str) -> None:
+        """End it from outside."""
+        self.finish = self._piece.finish = finish
+
+    def take(self) -> Piece:
+        """Return what has come since the last time."""
+        piece, self._piece = self._piece, Piece(first=False)
+        return piece

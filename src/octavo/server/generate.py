@@ -1,0 +1,117 @@
+"""What both routes that generate do with a request, once its prompts are tokens."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+
+from fastapi import Request
+
+from octavo.contract.sampling import SamplingParams
+from octavo.server.answers import Answer, Form, Wanted
+from octavo.server.ask import Ask
+from octavo.server.callers import request_id_of, tenant_of
+from octavo.server.choice import Choice
+from octavo.server.failures import ApiError
+from octavo.server.head import Head
+from octavo.server.parts import Parts
+from octavo.server.prompting import Prompt, Prompter
+from octavo.server.routes.models import known_model
+from octavo.server.schemas.common import SamplingBody
+
+log = logging.getLogger("octavo.server")
+
+
+class Generation:
+    """Prepares answers of one route. kind: of answer, which its ids begin with."""
+
+    def __init__(self, parts: Parts, prompter: Prompter, route: str, kind: str) -> None:
+        self.parts = parts
+        self._prompter = prompter
+        self._route = route
+        self._kind = kind
+
+    def head(self, body: SamplingBody) -> Head:
+        """Return what the objects of an answer begin with. Raises ApiError: unknown model."""
+        model = self.parts.model
+        known_model(self.parts, body.model)
+        return Head(
+            f"{self._kind}-{body.request_id or uuid.uuid4().hex[:24]}",
+            int(time.time()),
+            model.name if body.model is None else body.model,
+            model.fingerprint,
+            tells_usage=bool(body.stream) and self._tells_usage(body),
+        )
+
+    def answer(
+        self,
+        request: Request,
+        body: SamplingBody,
+        prompts: list[Prompt],
+        params: SamplingParams,
+        form: Form,
+        came_s: float,
+    ) -> Answer:
+        """Return the answer to some prompts. Raises ApiError or RequestError."""
+        tenant = tenant_of(request, self.parts)
+        if tenant is None:
+            raise ApiError(401, "this server needs a key", code="invalid_api_key")
+        priority = body.priority or 0
+        salt = tenant.salt(body.cache_salt)
+        requests = [
+            self._prompter.request(prompt, params, priority=priority, tenant=tenant.name, salt=salt)
+            for prompt in prompts
+        ]
+        self._log(request, body, prompts)
+        interval = body.stream_interval or self.parts.settings.stream_interval
+        silent = bool(body.echo) and body.max_tokens == 0
+
+        def make(ring: Callable[[Choice | None], None]) -> list[Ask]:
+            return [
+                Ask(
+                    one,
+                    prompt,
+                    self.parts.model.tokenizer,
+                    first=number * params.choices,
+                    silent=silent,
+                    # Of an answer in one piece nothing is told before its end.
+                    interval=interval if body.stream else 2**63,
+                    ring=ring,
+                )
+                for number, (one, prompt) in enumerate(zip(requests, prompts, strict=True))
+            ]
+
+        options = body.stream_options
+        if options is not None and not body.stream:
+            raise ApiError(
+                400, "stream_options: they need stream, which is not true", param="stream_options"
+            )
+        dropped = sum(prompt.dropped for prompt in prompts)
+        wanted = Wanted(
+            route=self._route,
+            tenant=tenant,
+            priority=priority,
+            came_s=came_s,
+            stream=bool(body.stream),
+            usage=self._tells_usage(body),
+            usage_always=bool(options and options.continuous_usage_stats),
+            headers={"x-octavo-truncated": str(dropped)} if dropped else {},
+        )
+        return Answer(self.parts, wanted, form, make)
+
+    def _tells_usage(self, body: SamplingBody) -> bool:
+        options = body.stream_options
+        return self.parts.settings.force_usage or bool(options and options.include_usage)
+
+    def _log(self, request: Request, body: SamplingBody, prompts: list[Prompt]) -> None:
+        settings = self.parts.settings
+        if settings.log_requests:
+            log.info(
+                "request %s: %s prompts %s, options %s",
+                request_id_of(request),
+                self._route,
+                [(one.text if one.text is not None else one.ids) for one in prompts],
+                body.model_dump(exclude_none=True, exclude={"prompt", "messages"}),
+            )

@@ -1,0 +1,235 @@
+"""From what a request says to prompts of token ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from octavo.contract.request import Request
+from octavo.contract.sampling import SamplingParams
+from octavo.engine.messages import CoreFacts
+from octavo.errors import RequestError
+from octavo.prompts import NO_TOKENIZER, RequestBuilder
+from octavo.server.failures import ApiError
+from octavo.server.parts import Parts
+from octavo.server.schemas.chat import ChatBody, Message
+from octavo.server.schemas.completions import CompletionBody
+from octavo.text.tokenizer import Tokenizer
+
+QUICK_CHARS = 4000
+"""Texts up to this length are tokenized at once; longer ones beside the event loop."""
+
+LONGEST_TOKEN = 256
+"""Characters. A text longer than a prompt's tokens could spell is not even tokenized."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, as tokens."""
+
+    ids: tuple[int, ...]
+    text: str | None = None
+    """What it was before it was tokenized; None: it came as tokens."""
+    dropped: int = 0
+    """Tokens that were cut off at its beginning, as the request asked."""
+    opening: str = ""
+    """What an answer that echoes begins with, if that is not the whole prompt."""
+
+
+class Prompter:
+    """Tokenizes prompts and makes requests of them, numbered as they come."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._builder: RequestBuilder | None = None
+        self._facts: CoreFacts | None = None
+
+    async def completion(self, body: CompletionBody) -> list[Prompt]:
+        """Return the prompts of a completion. Raises ApiError or RequestError."""
+        given = body.prompt
+        many: list[Any] = (
+            [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
+        )
+        most = self._parts.settings.bounds.max_prompts
+        if not many:
+            raise ApiError(400, "prompt: there is none", param="prompt")
+        if len(many) > most:
+            raise ApiError(
+                400, f"prompt: at most {most} in a request, got {len(many)}", param="prompt"
+            )
+        special = body.add_special_tokens is not False
+        prompts: list[Prompt] = []
+        for one in many:
+            if isinstance(one, str):
+                ids = await self.encode(one, special=special)
+                prompts.append(Prompt(tuple(ids), one))
+            else:
+                prompts.append(Prompt(tuple(one)))
+        return [self._fitting(one, body.truncate_prompt_tokens, body.max_tokens) for one in prompts]
+
+    async def chat(self, body: ChatBody) -> Prompt:
+        """Return a conversation as a prompt. Raises ApiError or RequestError."""
+        text = await self.render(
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=bool(body.continue_final_message),
+            variables=body.chat_template_kwargs,
+        )
+        ids = await self.encode(text, special=bool(body.add_special_tokens))
+        last = body.messages[-1]
+        prompt = Prompt(tuple(ids), text, opening=last.text if last.role == "assistant" else "")
+        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        return self._fitting(prompt, body.truncate_prompt_tokens, most)
+
+    async def render(
+        self,
+        messages: list[Message],
+        *,
+        add_generation_prompt: bool | None,
+        continue_final_message: bool,
+        variables: dict[str, Any] | None,
+    ) -> str:
+        """Return a conversation as a text. Raises ApiError or RequestError."""
+        if continue_final_message and add_generation_prompt:
+            raise ApiError(
+                400,
+                "continue_final_message: add_generation_prompt would end that message; leave one "
+                "out",
+                param="continue_final_message",
+            )
+        bounds = self._parts.settings.bounds
+        if len(messages) > bounds.max_messages:
+            raise ApiError(
+                400,
+                f"messages: at most {bounds.max_messages}, got {len(messages)}",
+                param="messages",
+            )
+        chars = sum(len(one.text) for one in messages)
+        self._check_chars(chars)
+        turns = [one.for_template() for one in messages]
+        generation = not continue_final_message and add_generation_prompt is not False
+        taken = {"messages", "add_generation_prompt"} & (variables or {}).keys()
+        if taken:
+            name = sorted(taken)[0]
+            raise ApiError(
+                400,
+                f"chat_template_kwargs: {name} is a field of its own",
+                param="chat_template_kwargs",
+            )
+        tokenizer = self.tokenizer
+
+        def apply() -> str:
+            text = tokenizer.apply_chat_template(
+                turns, add_generation_prompt=generation, **(variables or {})
+            )
+            return _up_to(text, messages[-1].text) if continue_final_message else text
+
+        return await self._beside(apply, chars)
+
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return a text as token ids. Raises RequestError."""
+        self._check_chars(len(text))
+        tokenizer = self.tokenizer
+        return await self._beside(
+            lambda: tokenizer.encode(text, add_special_tokens=special), len(text)
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's. Raises RequestError if it has none."""
+        tokenizer = self._parts.model.tokenizer
+        if tokenizer is None:
+            raise RequestError(f"{NO_TOKENIZER}: give prompts to /v1/completions as token ids")
+        return tokenizer
+
+    def request(
+        self, prompt: Prompt, params: SamplingParams, *, priority: int, tenant: str, salt: str
+    ) -> Request:
+        """Return what the engine is asked. Raises RequestError."""
+        ((request, _),) = self._building().build(
+            {"prompt_token_ids": list(prompt.ids)}, params, [priority], tenant=tenant
+        )
+        number = request.id.removeprefix("request-")
+        if not self._parts.settings.prefix_caching:
+            # Blocks are found by requests of one salt.
+            salt = msgspec.json.encode(["request", number, salt]).decode()
+        namespace = msgspec.structs.replace(request.namespace, salt=salt)
+        return msgspec.structs.replace(request, id=f"r{number}", namespace=namespace)
+
+    def _building(self) -> RequestBuilder:
+        """Return what numbers requests; it goes on counting when the engine is started anew."""
+        if self._builder is None:
+            facts = self._parts.core.facts
+            seed = facts.settings.get("seed")
+            self._builder = RequestBuilder(
+                self._parts.model.tokenizer,
+                vocab_size=facts.vocab_size,
+                namespace=facts.namespace,
+                seed=seed if isinstance(seed, int) else 0,
+            )
+        return self._builder
+
+    def _fitting(self, prompt: Prompt, keep: int | None, max_tokens: int | None) -> Prompt:
+        """Cut a prompt as its request asks. Raises ApiError if it is too long for an answer."""
+        longest, ids = self._parts.core.facts.longest_text, prompt.ids
+        if not ids:
+            raise ApiError(
+                400, "prompt: it is empty: it must have at least one token", param="prompt"
+            )
+        if keep is not None and keep != -1 and keep < 1:
+            raise ApiError(
+                400,
+                f"truncate_prompt_tokens: must be -1 or at least 1, got {keep}",
+                param="truncate_prompt_tokens",
+            )
+        if keep == -1:
+            keep = max(1, longest - max(1, min(max_tokens or 1, longest)))
+        if keep is not None and len(ids) > keep:
+            dropped = len(ids) - keep
+            text = None if prompt.text is None else self.tokenizer.decode(ids[dropped:])
+            prompt, ids = Prompt(ids[dropped:], text, dropped, prompt.opening), ids[dropped:]
+        if len(ids) + 1 > longest:
+            raise ApiError(
+                400,
+                f"the prompt has {len(ids)} tokens, but prompt and answer have room for {longest}: "
+                "shorten it, or set truncate_prompt_tokens",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        return prompt
+
+    def _check_chars(self, chars: int) -> None:
+        longest = self._parts.core.facts.longest_text
+        if chars > longest * LONGEST_TOKEN:
+            raise ApiError(
+                400,
+                f"the prompt has {chars} characters, but prompt and answer have room for {longest} "
+                "tokens: shorten it",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+
+    async def _beside(self, work: Callable[[], _T], chars: int) -> _T:
+        """Do it here if it is quick, else in a thread: tokenizing lets others run."""
+        return work() if chars <= QUICK_CHARS else await asyncio.to_thread(work)
+
+
+def _up_to(text: str, last: str) -> str:
+    """Return a rendered conversation up to the end of its last message."""
+    place = text.rfind(last.strip())
+    if place < 0 or not last.strip():
+        raise ApiError(
+            400,
+            "continue_final_message: the template does not write the last message as it is",
+            param="continue_final_message",
+        )
+    # Spaces at its end count if the template keeps them.
+    whole = last.lstrip()
+    kept = text.startswith(whole, place)
+    return text[: place + len(whole if kept else last.strip())]

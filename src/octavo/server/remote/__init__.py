@@ -1,0 +1,1 @@
+"""An engine in a process of its own: started, spoken to, and started again when it ends."""

@@ -1,0 +1,38 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter, Request, Response
+
+from octavo.server.body import bounded_route
+from octavo.server.chat_form import ChatForm
+from octavo.server.generate import Generation
+from octavo.server.logprobs import TokenNames
+from octavo.server.parts import Parts
+from octavo.server.prompting import Prompter
+from octavo.server.sampling import chat_sampling
+from octavo.server.schemas.chat import ChatBody
+
+PATH = "/v1/chat/completions"
+
+
+def router(parts: Parts, prompter: Prompter) -> APIRouter:
+    """Continue conversations."""
+    routes = APIRouter(
+        tags=["generation"], route_class=bounded_route(parts.settings.bounds.max_body_bytes)
+    )
+    generation = Generation(parts, prompter, PATH, "chatcmpl")
+    names = TokenNames(parts.model.tokenizer)
+
+    @routes.post(PATH, summary="Continue a conversation")
+    async def create_chat_completion(body: ChatBody, request: Request) -> Response:
+        came_s = time.monotonic()
+        head = generation.head(body)
+        params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
+        prompt = await prompter.chat(body)
+        form = ChatForm(body, head, names)
+        return generation.answer(request, body, [prompt], params, form, came_s)
+
+    return routes

@@ -1,0 +1,38 @@
+"""`/v1/completions`."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter, Request, Response
+
+from octavo.server.body import bounded_route
+from octavo.server.completion_form import CompletionForm
+from octavo.server.generate import Generation
+from octavo.server.logprobs import TokenNames
+from octavo.server.parts import Parts
+from octavo.server.prompting import Prompter
+from octavo.server.sampling import completion_sampling
+from octavo.server.schemas.completions import CompletionBody
+
+PATH = "/v1/completions"
+
+
+def router(parts: Parts, prompter: Prompter) -> APIRouter:
+    """Continue texts."""
+    routes = APIRouter(
+        tags=["generation"], route_class=bounded_route(parts.settings.bounds.max_body_bytes)
+    )
+    generation = Generation(parts, prompter, PATH, "cmpl")
+    names = TokenNames(parts.model.tokenizer)
+
+    @routes.post(PATH, summary="Continue a text, or several")
+    async def create_completion(body: CompletionBody, request: Request) -> Response:
+        came_s = time.monotonic()
+        head = generation.head(body)
+        params = completion_sampling(body, parts.model.defaults, parts.settings.bounds)
+        prompts = await prompter.completion(body)
+        form = CompletionForm(body, head, names)
+        return generation.answer(request, body, prompts, params, form, came_s)
+
+    return routes

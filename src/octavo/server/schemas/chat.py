@@ -1,0 +1,76 @@
+"""Bodies of `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from octavo.server.failures import ApiError
+from octavo.server.fields import NOT_IN_MESSAGES, asks_nothing
+from octavo.server.schemas.common import SamplingBody, Whole
+
+
+class TextPart(BaseModel):
+    """A part of a message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Annotated[str, Field(min_length=1, max_length=100)]
+    content: str | list[TextPart]
+    name: str | None = None
+    reasoning: str | None = Field(None, description="What the model thought before it answered")
+    reasoning_content: str | None = Field(None, description="Another name of reasoning")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sift(cls, given: Any) -> Any:  # any JSON value
+        if not isinstance(given, Mapping):
+            return given
+        fields = cast("Mapping[str, object]", given)
+        for name, reason in NOT_IN_MESSAGES.items():
+            if name in fields and not asks_nothing(fields[name]):
+                raise ApiError(400, f"messages: {name}: {reason}; leave it out", param="messages")
+        return {name: value for name, value in fields.items() if name not in NOT_IN_MESSAGES}
+
+    def for_template(self) -> dict[str, object]:
+        """Return it as templates read it."""
+        fields: dict[str, object] = {"role": self.role, "content": self.text}
+        reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
+        for name, value in (("name", self.name), ("reasoning", reasoning)):
+            if value is not None:
+                fields[name] = value
+        return fields
+
+    @property
+    def text(self) -> str:
+        """All of its text."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class ChatBody(SamplingBody):
+    """A conversation to be continued."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Whole | None = Field(None, description="Wins over max_tokens")
+    logprobs: bool | None = None
+    top_logprobs: Whole | None = Field(None, description="Likely tokens told for each position")
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = Field(
+        None, description="The answer goes on with the last message"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Variables of the model's template"
+    )

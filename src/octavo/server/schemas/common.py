@@ -1,0 +1,83 @@
+"""Fields that several routes take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from octavo.server.fields import sift
+
+Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""JSON has whole numbers of any length; nothing here counts so far."""
+
+
+class Body(BaseModel):
+    """A JSON object; null means that a field is left out. Values are taken as they are typed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sift(cls, given: Any) -> Any:  # any JSON value
+        if not isinstance(given, Mapping):
+            return given
+        return sift(cast("Mapping[str, object]", given), cls.model_fields)
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside its text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool | None = Field(None, description="A last chunk with the usage")
+    continuous_usage_stats: bool | None = Field(None, description="Usage so far, in every chunk")
+    include_obfuscation: bool | None = Field(None, description="Without effect")
+
+
+class SamplingBody(Body):
+    """How tokens are chosen, and what else both routes that generate take."""
+
+    model: str | None = Field(None, description="A name of the model; left out: the only one")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stream_interval: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
+        None, description="Tokens of a choice that are sent together"
+    )
+    n: Whole | None = Field(None, description="Answers to each prompt")
+    max_tokens: Whole | None = None
+    min_tokens: Whole | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Whole | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = Field(None, description="By token id")
+    allowed_token_ids: list[Whole] | None = None
+    bad_words: list[str] | None = None
+    seed: Whole | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Whole] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    use_beam_search: bool | None = None
+    beam_width: Whole | None = Field(None, description="Left out: n")
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    prompt_logprobs: Whole | None = None
+    truncate_prompt_tokens: Whole | None = Field(
+        None, description="Keep so many tokens, the last; -1: as many as the context has room for"
+    )
+    add_special_tokens: bool | None = None
+    priority: Whole | None = Field(None, description="Lower goes first")
+    request_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        None, description="Only requests with the same salt find each other's prompts in memory"
+    )
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    echo: bool | None = Field(None, description="The answer begins with the prompt")

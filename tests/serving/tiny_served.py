@@ -1,0 +1,64 @@
+"""Servers of a tiny model: over a runner that computes nothing, and over the real engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from octavo import LLM
+from octavo.engine.messages import CoreFacts
+from octavo.testing.near_core import fake_loop
+from octavo.text.tokenizer import Tokenizer
+from tiny_model import TOKENS
+
+VOCABULARY = len(TOKENS)
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def worded(tokenizer: Tokenizer, **options) -> dict:
+    """Options of `served` for a fake engine whose tokens have texts."""
+    return {
+        "build": lambda: fake_loop(vocab_size=VOCABULARY, **options),
+        "tokenizer": tokenizer,
+    }
+
+
+def real(llm: LLM) -> dict:
+    """Options of `served` for the engine of an `LLM`, which the server closes."""
+    built = llm.built
+    limit = built.max_model_len
+    facts = CoreFacts(
+        namespace=built.namespace,
+        vocab_size=built.spec.vocab_size,
+        max_model_len=limit,
+        longest_text=limit,
+        num_blocks=built.num_blocks,
+        block_sizes=built.layout.block_sizes,
+        block_bytes=1,
+        max_num_seqs=llm.config.max_num_seqs,
+        max_num_batched_tokens=llm.config.max_num_batched_tokens,
+        settings={"seed": llm.config.seed},
+    )
+    return {"build": lambda: (built.engine.loop, facts), "tokenizer": built.tokenizer}
+
+
+def tiny_llm(path: Path) -> LLM:
+    """The tiny model with a small memory."""
+    return LLM(str(path), kv_cache_memory_bytes=1 << 20, max_num_seqs=8)
+
+
+def events(text: str) -> list[dict]:
+    """Return the events of a stream, which must end as streams do."""
+    blocks = text.split("\n\n")
+    assert blocks.pop() == ""
+    data = [block.removeprefix("data: ") for block in blocks if block.startswith("data: ")]
+    assert data.pop() == "[DONE]"
+    return [json.loads(one) for one in data]
+
+
+def joined(chunks: list[dict], index: int = 0) -> str:
+    """Return the text of one answer of a stream."""
+    parts = [one for chunk in chunks for one in chunk["choices"] if one["index"] == index]
+    return "".join(
+        part["text"] if "text" in part else part["delta"].get("content", "") for part in parts
+    )
