@@ -15,14 +15,15 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from octavo.build import EVICTION_POLICIES
 from octavo.cli.recorded import Source
+from octavo.contract.ids import BlockKey
 from octavo.envelope import envelope
 from octavo.errors import ConfigError
-from octavo.replay.spelling import Spelling
 from octavo.replay.trace import Trace
 from octavo.replay.transcripts import Transcript
 from octavo.testing.desk import Desk
@@ -42,8 +43,17 @@ def texts_of(source: Transcript | Trace) -> list[Text]:
     """Return the requests in the order of time."""
     if isinstance(source, Transcript):
         return [Text(tuple(one.prompt), tuple(one.answer[:-1])) for one in source.requests]
-    spelling = Spelling(source)
-    return [Text(spelling.prompt(one), ()) for one in source.requests]
+    names: dict[BlockKey, int] = {}
+    unused = count(1)
+    texts: list[Text] = []
+    for one in source.requests:
+        full, rest = divmod(one.prompt_tokens, source.block_size)
+        for key in one.keys[:full]:
+            if key not in names:
+                names[key] = next(unused)
+        tokens = [token for key in one.keys[:full] for token in (names[key], 0)]
+        texts.append(Text((*tokens, *((next(unused),) if rest else ())), ()))
+    return texts
 
 
 def distinct_blocks(texts: Iterable[Text], size: int) -> int:

@@ -55,8 +55,8 @@ def test_a_fit_tells_what_it_tried_and_what_that_gives_on_the_second_half(tmp_pa
 def test_kept_ends_take_room_and_bring_nothing_where_no_end_is_known(tmp_path):
     trace = write_trace(tmp_path / "chats.jsonl", mooncake_rows(60))
 
-    said = run("kept_ends.py", trace, "--shares", 0.3, "--json")
+    said = run("kept_ends.py", trace, "--shares", 0.3, 3, "--json")
 
-    (row,) = json.loads(said)["rows"]
-    assert row["partial"]["ends"] > 0 == row["whole"]["ends"]
-    assert row["partial"]["hit"] <= row["whole"]["hit"]
+    scarce, ample = json.loads(said)["rows"]
+    assert scarce["partial"]["ends"] > 0 == scarce["whole"]["ends"]
+    assert ample["partial"]["hit"] == ample["whole"]["hit"]

@@ -199,14 +199,16 @@ def _path(given: SimpleNamespace) -> Path:
 
 
 def _trace(work: Work, site: Site, longest: int) -> list[Chain]:
+    from octavo.replay.files import open_trace
     from octavo.replay.formats import TRANSCRIPT, find_format
 
     given = work.given
     path = _path(given)
-    found = find_format(path)
+    file = open_trace(path)
+    found = find_format(file)
     if found.name == TRANSCRIPT:
         raise ConfigError(f"{path} holds texts: give --dataset-name agents")
-    trace = found.read(path, None, _no_tokenizer).at_rate(given.trace_speed)
+    trace = found.read(file, None, _no_tokenizer).at_rate(given.trace_speed)
     requests = [
         TraceRequest(
             time_s=one.time_s,

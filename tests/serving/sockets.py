@@ -1,0 +1,76 @@
+"""A server's application on a socket, in the test's own event loop, and a client by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+
+import uvicorn
+
+
+class _Server(uvicorn.Server):
+    def capture_signals(self):
+        """Leave signals to the test."""
+        return contextlib.nullcontext()
+
+
+@contextlib.asynccontextmanager
+async def listening(app, *, send_buffer: int | None = None):
+    """Serve an app on a free port; yields the port. send_buffer: bytes that the kernel keeps."""
+    with socket.socket() as sock:
+        if send_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(128)
+        config = uvicorn.Config(
+            app, http="httptools", ws="none", log_config=None, access_log=False, lifespan="off"
+        )
+        server = _Server(config)
+        task = asyncio.create_task(server.serve([sock]))
+        try:
+            yield sock.getsockname()[1]
+        finally:
+            server.should_exit = True
+            server.force_exit = True
+            await task
+
+
+class Line:
+    """A connection that sends one POST and reads when it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def post(cls, port: int, path: str, *, limit: int = 2**16, **body) -> Line:
+        """Send a request. limit: bytes that are read before they are asked for."""
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limit)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
+        data = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + data)
+        await writer.drain()
+        return cls(reader, writer)
+
+    async def piece(self) -> bytes:
+        """Read what is there, or wait for it."""
+        return await self.reader.read(2**16)
+
+    async def rest(self) -> bytes:
+        """Read up to the end, and close it."""
+        data = await self.reader.read()
+        self.leave()
+        return data
+
+    def leave(self) -> None:
+        """Close it, whatever is still to come."""
+        self.writer.transport.abort()

@@ -1,0 +1,108 @@
+"""One request cannot ask for more than a server allows, whatever it is made of."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_served import HELLO, worded
+
+from octavo.server.settings import RequestBounds, ServerSettings
+from octavo.testing.near_server import served
+
+BOUNDS = RequestBounds(
+    max_body_bytes=20_000,
+    max_prompts=3,
+    max_n=4,
+    max_stop=2,
+    max_stop_chars=5,
+    max_logit_bias=3,
+    max_logprobs=2,
+    max_messages=3,
+)
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "more"),
+    [
+        ("prompt", ["a"] * 3, ["a"] * 4),
+        ("n", 4, 5),
+        ("stop", ["abcde", "b"], ["a", "b", "c"]),
+        ("stop", "abcde", "abcdef"),
+        ("logit_bias", {"1": 1.0, "2": 1.0, "3": 1.0}, {str(i): 1.0 for i in range(4)}),
+        ("allowed_token_ids", [1, 2, 3], [1, 2, 3, 4]),
+        ("stop_token_ids", [1, 2, 3], [1, 2, 3, 4]),
+        ("bad_words", ["a", "b", "c"], ["a", "b", "c", "d"]),
+        ("bad_words", ["abcde"], ["abcdef"]),
+        ("logprobs", 2, 3),
+        ("cache_salt", "s" * 1024, "s" * 1025),
+        ("request_id", "r" * 128, "r" * 129),
+        ("priority", 2**63 - 1, 2**63),
+        ("seed", -(2**63), -(2**63) - 1),
+    ],
+)
+def test_what_is_within_a_bound_is_answered_and_what_is_not_is_refused_by_name(
+    tiny_tokenizer, field, most, more
+):
+    async def test(server):
+        body = {"prompt": "hello", "max_tokens": 1}
+        reply = await server.post(COMPLETIONS, **{**body, field: most})
+        assert reply.status_code == 200, reply.text
+        reply = await server.post(COMPLETIONS, **{**body, field: more})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == field
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+def test_a_conversation_has_so_many_messages(tiny_tokenizer):
+    async def test(server):
+        assert (await server.post(CHAT, messages=HELLO * 3, max_tokens=1)).status_code == 200
+        reply = await server.post(CHAT, messages=HELLO * 4, max_tokens=1)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == "messages"
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_is_read_up_to_its_bound_whether_it_says_its_length_or_not(
+    tiny_tokenizer, announced
+):
+    sent = 0
+
+    async def stream():
+        nonlocal sent
+        for _ in range(100):
+            sent += 1000
+            yield b" " * 1000
+
+    async def test(server):
+        content = b" " * 100_000 if announced else stream()
+        headers = {"content-type": "application/json"}
+        reply = await server.client.post(COMPLETIONS, content=content, headers=headers)
+        assert reply.status_code == 413
+        assert reply.headers["connection"] == "close"
+        assert "max_body_bytes" in reply.json()["error"]["message"]
+        assert sent <= 22_000
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+def test_a_text_that_no_prompt_could_hold_is_not_even_tokenized(tiny_tokenizer):
+    async def test(server):
+        reply = await server.post(COMPLETIONS, prompt="a" * 200_000)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["code"] == "context_length_exceeded"
+        assert "200000 characters" in reply.json()["error"]["message"]
+
+    served(test, **worded(tiny_tokenizer))
+
+
+def test_without_prefix_caching_no_prompt_finds_anything(tiny_tokenizer):
+    async def test(server):
+        for _ in range(2):
+            reply = await server.post(COMPLETIONS, prompt=list(range(20, 40)), max_tokens=2)
+            assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(prefix_caching=False))

@@ -1,0 +1,145 @@
+"""A client that leaves ends its request; one that reads slowly keeps only itself waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from sockets import Line, listening
+from tiny_served import HELLO, worded
+
+from octavo.server.gate import OpenGate
+from octavo.testing.near_server import served
+
+PATH = "/v1/completions"
+LONG = {"max_tokens": 300, "ignore_eos": True}
+
+
+async def idle(core) -> None:
+    """Return once nothing runs and nothing waits."""
+    while core.loop.queue_lengths != (0, 0):
+        await asyncio.sleep(0.001)
+
+
+async def running(core, count: int = 1) -> None:
+    while core.loop.queue_lengths[0] < count:
+        await asyncio.sleep(0.001)
+
+
+def all_free_or_cached(core) -> bool:
+    usage = core.loop.usage()
+    return usage.blocks_used == 0 and usage.tokens == 0
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_client_that_leaves_ends_its_request_within_two_steps(tiny_tokenizer, stream, n):
+    async def test(server):
+        async with listening(server.app) as port:
+            line = await Line.post(port, PATH, prompt=["hello", "the"], n=n, stream=stream, **LONG)
+            await running(server.core, 2 * n)
+            if stream:
+                await line.piece()
+            steps = server.core.loop.stats.steps
+            line.leave()
+            await idle(server.core)
+            assert server.core.loop.stats.steps - steps <= 2
+            assert all_free_or_cached(server.core)
+            while server.parts.doors.inside:
+                await asyncio.sleep(0.001)
+
+    served(test, **worded(tiny_tokenizer), step_s=0.02)
+
+
+def test_a_client_that_leaves_before_its_turn_gives_its_place_back(tiny_tokenizer):
+    class Never(OpenGate):
+        left = 0
+
+        def enter(self, tenant, tokens, priority=0):
+            return self
+
+        async def turn(self):
+            await asyncio.Event().wait()
+
+        def leave(self):
+            self.left += 1
+
+    gate = Never()
+
+    async def test(server):
+        async with listening(server.app) as port:
+            line = await Line.post(port, PATH, prompt="hello", **LONG)
+            while not server.parts.doors.inside:
+                await asyncio.sleep(0.001)
+            line.leave()
+            while server.parts.doors.inside:
+                await asyncio.sleep(0.001)
+            assert gate.left == 1
+            assert server.core.loop.stats.steps == 0
+
+    served(test, **worded(tiny_tokenizer), gate=gate)
+
+
+def test_who_does_not_read_keeps_nobody_waiting_and_gets_everything_later(tiny_tokenizer):
+    async def test(server):
+        async with listening(server.app, send_buffer=4096) as port:
+            wanted = {"prompt": "hello", "n": 8, "seed": 5, "return_token_ids": True}
+            slow = await Line.post(port, PATH, limit=4096, stream=True, **wanted, **LONG)
+            slow.writer.transport.pause_reading()
+            others = await asyncio.gather(
+                *(server.post(PATH, prompt=f"the {i}", **LONG) for i in range(4))
+            )
+            assert {one.status_code for one in others} == {200}
+            await idle(server.core)
+            assert all_free_or_cached(server.core), "what is unsent is text, not memory"
+            assert server.parts.doors.inside == 1, "it has not been told everything"
+            slow.writer.transport.resume_reading()
+            text = (await slow.rest()).decode()
+            assert "data: [DONE]" in text
+            told = [
+                int(token)
+                for found in re.findall(r'"token_ids":\[([^\]]*)\]', text)
+                for token in found.split(",")
+                if token
+            ]
+            assert len(told) == 8 * 300
+
+    served(test, **worded(tiny_tokenizer), step_s=0.0)
+
+
+def test_a_silent_stream_says_that_it_lives(tiny_tokenizer):
+    from octavo.server.settings import ServerSettings
+
+    async def test(server):
+        reply = await server.post(
+            "/v1/chat/completions", messages=HELLO, max_tokens=3, stream=True, ignore_eos=True
+        )
+        assert reply.text.count(": keep-alive\n\n") >= 3
+        assert reply.text.endswith("data: [DONE]\n\n")
+        beams = await server.post(
+            PATH, prompt="hello", use_beam_search=True, max_tokens=3, stream=True
+        )
+        assert ": keep-alive\n\n" in beams.text
+
+    served(test, **worded(tiny_tokenizer), step_s=0.1, settings=ServerSettings(keep_alive_s=0.02))
+
+
+def test_a_stream_that_is_never_silent_says_nothing_of_the_kind(tiny_tokenizer):
+    async def test(server):
+        reply = await server.post(PATH, prompt="hello", stream=True, **LONG)
+        assert "keep-alive" not in reply.text
+
+    served(test, **worded(tiny_tokenizer))
+
+
+def test_pieces_may_say_when_they_were_computed(tiny_tokenizer):
+    from octavo.server.settings import ServerSettings
+
+    async def test(server):
+        reply = await server.post(PATH, prompt="hello", stream=True, **LONG)
+        times = [float(one) for one in re.findall(r": applied ([0-9.]+)\n\n", reply.text)]
+        assert times == sorted(times)
+        assert times
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(tell_applied=True))

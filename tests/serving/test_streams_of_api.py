@@ -1,0 +1,248 @@
+"""Whatever happens to the engine, an answer ends in a way that a client can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from tiny_served import events, joined, worded
+
+from octavo.errors import OverLimit
+from octavo.server.gate import OpenGate
+from octavo.server.meters import NoMeters
+from octavo.testing.fake_runner import FakeRunner
+from octavo.testing.near_server import served
+
+PATH = "/v1/completions"
+LONG = {"prompt": "hello", "max_tokens": 300, "ignore_eos": True}
+
+
+@pytest.fixture
+def options(tiny_tokenizer):
+    return worded(tiny_tokenizer)
+
+
+@dataclass
+class Records(NoMeters):
+    """Keeps what is told."""
+
+    records: list = field(default_factory=list)
+    refusals: list = field(default_factory=list)
+    first: list = field(default_factory=list)
+    more: list = field(default_factory=list)
+
+    def ended(self, record):
+        self.records.append(record)
+
+    def refused(self, tenant, status):
+        self.refusals.append((tenant, status))
+
+    def first_token(self, tenant, seconds):
+        self.first.append(seconds)
+
+    def next_tokens(self, seconds, count):
+        self.more.append(count)
+
+
+async def under_way(server, **body):
+    """Ask, and return the task of the reply once the engine is at it."""
+    task = asyncio.create_task(server.post(PATH, **{**LONG, **body}))
+    while server.core.loop.stats.steps < 5:
+        await asyncio.sleep(0)
+    return task
+
+
+def test_a_stream_that_loses_its_engine_ends_in_an_error(options):
+    async def test(server):
+        task = await under_way(server, stream=True)
+        server.core.die("the engine's process ended (signal 9)")
+        reply = await task
+        assert reply.status_code == 200
+        error = events(reply.text)[-1]["error"]
+        assert error["code"] == "engine_gone"
+        assert "signal 9" in error["message"]
+
+    served(test, **options)
+
+
+def test_an_answer_in_one_piece_that_loses_its_engine_is_a_503(options):
+    async def test(server):
+        task = await under_way(server)
+        server.core.die()
+        reply = await task
+        assert reply.status_code == 503
+        assert reply.json()["error"]["type"] == "overloaded_error"
+        assert int(reply.headers["retry-after"]) >= 1
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_an_engine_requests_are_refused_until_there_is_one(options, stream):
+    async def test(server):
+        server.core.die()
+        reply = await server.post(PATH, **LONG, stream=stream)
+        assert reply.status_code == 503
+        assert reply.json()["error"]["code"] == "engine_gone"
+        await server.core.revive()
+        await asyncio.sleep(0)
+        assert (await server.post(PATH, **LONG, stream=stream)).status_code == 200
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_alone_can_refuse_is_refused_before_a_stream_begins(options, stream):
+    async def test(server):
+        reply = await server.post(
+            PATH, prompt="hello", use_beam_search=True, beam_width=20, stream=stream
+        )
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == "beam_width"
+        assert server.core.loop.queue_lengths == (0, 0)
+
+    served(test, **options)
+
+
+def test_one_prompt_that_is_refused_takes_the_others_with_it(options):
+    async def test(server):
+        reply = await server.post(PATH, prompt=["hello", ""], max_tokens=300)
+        assert reply.status_code == 400
+        assert server.core.loop.queue_lengths == (0, 0)
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_that_an_administrator_ends_say_so(options, stream):
+    async def test(server):
+        task = await under_way(server, stream=stream, n=2)
+        await server.core.pause(abort=True)
+        reply = await task
+        if stream:
+            ends = [one for chunk in events(reply.text) for one in chunk["choices"]]
+            reasons = [one["finish_reason"] for one in ends if one["finish_reason"]]
+        else:
+            reasons = [one["finish_reason"] for one in reply.json()["choices"]]
+        assert reasons == ["abort", "abort"]
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_token_that_cannot_be_chosen_ends_the_answer_in_an_error(tiny_tokenizer, stream):
+    def refuse(sample, position):
+        return "no token is left" if position > 6 else None
+
+    options = worded(tiny_tokenizer)
+    vocabulary = tiny_tokenizer.vocab_size
+    runner = FakeRunner((4,), vocab_size=vocabulary, refusal=refuse)
+    options = worded(tiny_tokenizer, runner=runner)
+
+    async def test(server):
+        reply = await server.post(PATH, **LONG, stream=stream)
+        if stream:
+            told = events(reply.text)
+            assert joined(told[:-1])
+            assert "no token is left" in told[-1]["error"]["message"]
+        else:
+            assert reply.status_code == 500
+            assert "no token is left" in reply.json()["error"]["message"]
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize(("of_server", "status"), [(False, 429), (True, 503)])
+def test_who_is_over_a_limit_is_told_when_to_come_again(options, of_server, status):
+    class Full(OpenGate):
+        def enter(self, tenant, tokens, priority=0):
+            raise OverLimit("it is full", retry_after_s=2.5, of_server=of_server)
+
+    meters = Records()
+
+    async def test(server):
+        reply = await server.post(PATH, **LONG)
+        assert reply.status_code == status
+        assert reply.headers["retry-after"] == "3"
+        assert reply.json()["error"]["message"] == "it is full"
+        assert meters.refusals == [("default", status)]
+        assert meters.records == []
+        assert server.parts.doors.inside == 0
+
+    served(test, **options, gate=Full(), meters=meters)
+
+
+def test_what_became_of_each_prompt_is_told_to_the_meters(options):
+    meters = Records()
+
+    async def test(server):
+        await server.post(PATH, prompt=["hello", "the"], max_tokens=5, n=2, ignore_eos=True)
+        first, second = meters.records
+        assert (first.route, first.finish, first.tenant) == (PATH, "length", "default")
+        assert (first.prompt_tokens, first.output_tokens, first.n) == (1, 10, 2)
+        assert first.max_tokens == 5
+        assert first.e2e_s >= first.queue_s + first.prefill_s + first.decode_s >= 0
+        assert second.output_tokens == 10
+        assert len(meters.first) == 2
+        assert sum(meters.more) + len(meters.first) <= 20
+        assert meters.refusals == []
+        await server.post(PATH, prompt="hello", temperature=-1)
+        assert meters.refusals == [("default", 400)]
+
+    served(test, **options, meters=meters)
+
+
+def test_text_after_a_stop_string_is_neither_told_nor_counted(options):
+    async def test(server):
+        body = {"prompt": "hello", "seed": 11, "max_tokens": 60, "ignore_eos": True}
+        free = (await server.post(PATH, **body)).json()["choices"][0]["text"]
+        stop = free[20]
+        reply = (await server.post(PATH, **body, stop=[stop])).json()
+        choice = reply["choices"][0]
+        assert choice["text"] == free[: free.index(stop)]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+        streamed = events((await server.post(PATH, **body, stop=[stop], stream=True)).text)
+        assert joined(streamed) == choice["text"]
+        assert server.core.loop.queue_lengths == (0, 0)
+        assert reply["usage"]["completion_tokens"] < 60
+
+    served(test, **options)
+
+
+def test_lower_priorities_go_first(tiny_tokenizer):
+    options = worded(tiny_tokenizer, by_priority=True, max_num_seqs=1)
+    ended = []
+
+    async def test(server):
+        async def ask(priority):
+            reply = await server.post(
+                PATH, prompt=[priority + 9], max_tokens=20, priority=priority, ignore_eos=True
+            )
+            assert reply.status_code == 200
+            ended.append(priority)
+
+        await asyncio.gather(ask(5), ask(3), ask(1))
+        assert ended == [1, 3, 5]
+
+    served(test, **options)
+
+
+def test_what_is_streamed_is_what_comes_in_one_piece(options):
+    async def test(server):
+        body = {"prompt": "in the", "n": 2, "seed": 3, "max_tokens": 40}
+        whole = (await server.post(PATH, **body)).json()
+        chunks = events((await server.post(PATH, **body, stream=True)).text)
+        for one in whole["choices"]:
+            assert joined(chunks, one["index"]) == one["text"]
+        shared = {"id", "created"}
+        for chunk in chunks:
+            assert {k: v for k, v in chunk.items() if k in whole and k not in shared} == {
+                key: chunk["choices"] if key == "choices" else whole[key]
+                for key in chunk
+                if key in whole and key not in shared
+            }
+        json.dumps(whole)
+
+    served(test, **options)
