@@ -108,7 +108,7 @@ class Measured:
 async def measure(work: Work, users: list[int | None]) -> list[Measured]:
     """Run the load once for each number of users; None: as many as come."""
     given = work.given
-    _allow_many_files()
+    allow_many_files()
     client = Client(work.address)
     try:
         site = await look_at(client, given.model)
@@ -281,7 +281,7 @@ def _percentiles(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """Let this process have as many connections as the system lets it."""
     with suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
