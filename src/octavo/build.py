@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from octavo.memory.eviction import EvictionPolicy
     from octavo.memory.reservation import Reservation
     from octavo.sched.cache import Cache
+    from octavo.sched.limits import Limits
     from octavo.sched.order import Order
     from octavo.text.tokenizer import Tokenizer
 
@@ -239,11 +240,9 @@ def build_engine(
     tokenizer = _tokenizer_beside(runner, checkpoint) if text else None
     from octavo.contract.namespace import Namespace
     from octavo.engine.engine import Engine
-    from octavo.sched.limits import Limits
     from octavo.sched.scheduler import Scheduler
 
-    limits = Limits(config.max_num_seqs, step_tokens, longest, pool_tokens)
-    scheduler = Scheduler(cache, order(), limits)
+    scheduler = Scheduler(cache, order(), _limits(config, longest, pool_tokens))
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
     if config.record is not None:
         _record(engine, Path(config.record), config.block_size, report=report)
@@ -348,6 +347,19 @@ def build_cache(
     (block_size,) = layout.block_sizes
     regions = RegionCache(rule, num_blocks, block_size=block_size, longest=longest)
     return regions, regions.longest
+
+
+def _limits(config: EngineConfig, longest: int, pool_tokens: int) -> Limits:
+    from octavo.sched.limits import Limits
+
+    return Limits(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        longest,
+        pool_tokens,
+        long_prefill_tokens=config.long_prefill_token_threshold,
+        max_long_prefills=config.max_long_partial_prefills,
+    )
 
 
 def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:

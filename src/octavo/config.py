@@ -18,7 +18,14 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 CPU_ARITHMETICS = ("int8", "bf16", "float32")
 MOST_THREADS = 1024
-_REQUIRED = ("block_size", "max_num_seqs", "max_num_batched_tokens", "seed")
+_REQUIRED = (
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "max_long_partial_prefills",
+    "seed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,10 @@ class EngineConfig:
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
     """Tokens computed in one step, all sequences together."""
+    long_prefill_token_threshold: int = 0
+    """A prompt with more tokens to compute than this is given so many a step; 0: none is long."""
+    max_long_partial_prefills: int = 2
+    """Long prompts that are given tokens in one step; shorter ones pass the others."""
     max_model_len: int | None = None
     """Longest text; None: the model's context."""
     reservation: str = "on_demand"
@@ -116,6 +127,8 @@ class EngineConfig:
         self._settle_pin_limit()
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             self._settle_count(name, least=1)
+        self._settle_count("long_prefill_token_threshold", least=0)
+        self._settle_count("max_long_partial_prefills", least=1)
         self._settle_count("max_model_len", least=2)
         self._settle_count("kv_cache_memory_bytes", least=1)
         self._settle_utilization()

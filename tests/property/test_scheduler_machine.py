@@ -64,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             partial_blocks=draw(st.sampled_from((True, True, False))),
             move_failure=draw(st.sampled_from((0.0, 0.1, 0.5))),
             storm_guard_tokens=draw(st.sampled_from((1, 4, 16))),
+            long_prefills=draw(st.sampled_from(((0, 1), (0, 1), (2, 1), (5, 2)))),
             fate=self.fate,
             random=random,
             vocab_size=VOCAB,

@@ -105,6 +105,7 @@ class Sequence:
         "failures",
         "forks",
         "gives_way",
+        "held_back",
         "id",
         "index",
         "keys",
@@ -185,6 +186,8 @@ class Sequence:
         """It is given no tokens for now."""
         self.gives_way = False
         """Paused, and whoever can go on may have its blocks, whatever the ranks."""
+        self.held_back = False
+        """It waits behind others that are as long as it was when last looked at."""
         self.preemptions = 0
         self.failures = 0
         self.spared_until = 0

@@ -6,6 +6,7 @@ from octavo.contract.batch import Sample, Slice
 from octavo.contract.ids import PENDING, SeqId, StepId
 from octavo.contract.request import Sequence
 from octavo.sched.cache import Cache
+from octavo.sched.limits import Limits
 from octavo.sched.outcome import past_of, score_of
 from octavo.sched.roster import Roster
 from octavo.sched.stats import Stats
@@ -18,15 +19,20 @@ class Draft:
         "budget",
         "displaced",
         "held_up",
+        "limits",
+        "long",
         "slices",
         "spares",
         "stalled",
         "step",
     )
 
-    def __init__(self, step: StepId, budget: int) -> None:
+    def __init__(self, step: StepId, limits: Limits) -> None:
         self.step = step
-        self.budget = budget
+        self.limits = limits
+        self.budget = limits.max_num_batched_tokens
+        self.long = 0
+        """Long texts that have been given tokens."""
         self.slices: list[Slice] = []
         self.spares = True
         """Victims of preemption that have just come back are no victims again."""
@@ -35,6 +41,21 @@ class Draft:
         """Tenants at their maximum, of which a sequence stands still."""
         self.displaced: set[SeqId] = set()
         """Preempted in this step: they come back in a later one at the earliest."""
+
+    def share(self, pending: int) -> int:
+        """Most tokens that a sequence which lacks so many may be given; 0: it has to wait."""
+        if not self.is_long(pending):
+            return self.budget
+        return 0 if self.full_of_long else min(self.budget, self.limits.long_prefill_tokens)
+
+    def is_long(self, pending: int) -> bool:
+        """Say whether a text that lacks so many tokens is given less than it could have."""
+        return 0 < self.limits.long_prefill_tokens < pending
+
+    @property
+    def full_of_long(self) -> bool:
+        """True once no further long text may be given any."""
+        return self.long >= self.limits.max_long_prefills
 
 
 class Slicer:

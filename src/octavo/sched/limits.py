@@ -21,6 +21,10 @@ class Limits:
     """Longest text whose KV the memory holds."""
     storm_guard_tokens: int = 16
     """A preempted sequence, admitted again, is no victim until its text has grown by this."""
+    long_prefill_tokens: int = 0
+    """A text with more tokens to compute than this is given so many a step; 0: no text is long."""
+    max_long_prefills: int = 1
+    """Long texts that are given tokens in one step; the others wait, and let shorter ones pass."""
     load_timeout_s: float = 5.0
     """A sequence waits no longer than this for its prefix to arrive from a slower tier."""
 

@@ -149,7 +149,7 @@ class Scheduler:
         now_s: seconds on the engine's clock. Every batch returned must be submitted, and its
         result applied in order.
         """
-        draft = Draft(self._roster.step + 1, self._limits.max_num_batched_tokens)
+        draft = Draft(self._roster.step + 1, self._limits)
         if self._cache.pass_time(now_s):
             self._roster.reconsider()
         self._expire_loads(now_s)
@@ -210,15 +210,19 @@ class Scheduler:
                 self._serve(seq, known, draft)
 
     def _serve(self, seq: Sequence, known: int, draft: Draft) -> None:
-        """Give the step the sequence's tokens up to `known`, as many as the budget allows."""
+        """Give the step the sequence's tokens up to `known`, as many as it may have of it."""
         if known - seq.scheduled > 1:
             seq.scheduled += self._adopt(seq)
             if seq.scheduled == known:
                 return  # a beam that waits for the others
-        upto = min(known, seq.scheduled + draft.budget)
+        pending = known - seq.scheduled
+        upto = min(known, seq.scheduled + draft.share(pending))
+        if upto == seq.scheduled:
+            return  # behind other long ones
         if self._cache.extend(seq, upto, draft.step) or self._make_room(
             seq, draft, lambda: self._cache.extend(seq, upto, draft.step)
         ):
+            draft.long += draft.is_long(pending)
             self._slicer.slice(seq, upto, draft)
         else:
             self._stall(seq, draft)
@@ -276,7 +280,7 @@ class Scheduler:
 
         A tenant at its maximum holds up its own sequences alone; and once the pool is full, one
         that stays within its guarantee is admitted all the same. No more are passed over, because
-        waiting costs them nothing, than could run at once.
+        waiting costs them nothing or others are as long, than could run at once.
         """
         roster = self._roster
         active = roster.active
@@ -296,7 +300,7 @@ class Scheduler:
             # Who was refused is, until something comes back.
             own = roster.refused.get(seq.id) if active else None
             if own is None:
-                hit = self._find(seq)
+                hit = self._find(seq, draft)
                 if hit is None:
                     walk.pass_over(seq)
                     continue
@@ -318,7 +322,7 @@ class Scheduler:
 
     def _try_urgent(self, seq: Sequence, walk: Walk, draft: Draft, now_s: float) -> None:
         """Admit a waiting sequence, displacing running ones of a strictly worse class; or go on."""
-        hit = None if seq.id in draft.displaced else self._find(seq)
+        hit = None if seq.id in draft.displaced else self._find(seq, draft)
         if hit is None and walk.passed < self._limits.max_num_seqs:
             walk.pass_over(seq)
             return
@@ -351,19 +355,27 @@ class Scheduler:
                 self._preempt(victim, draft)
         return self._admit(seq, hit, draft, now_s)
 
-    def _find(self, seq: Sequence) -> Hit | None:
-        """Look up a waiting sequence; None: let others pass, waiting costs it nothing."""
+    def _find(self, seq: Sequence, draft: Draft) -> Hit | None:
+        """Look up a waiting sequence; None: let others pass."""
         if len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
             return None  # its last token, or what its search goes on with, is on its way
+        if seq.held_back and draft.full_of_long:
+            return None  # as it was found before; nor is it looked up again, which takes long
         hit = self._cache.lookup(seq)
-        return None if hit.arriving else hit
+        seq.held_back = (
+            draft.full_of_long and not hit.loads and draft.is_long(self._lacking(seq, hit))
+        )
+        return None if hit.arriving or seq.held_back else hit
+
+    def _lacking(self, seq: Sequence, hit: Hit) -> int:
+        """Tokens of a waiting sequence to be computed alone; beams compute their last together."""
+        return seq.length - (len(self._roster.gang(seq)) > 1) - hit.tokens
 
     def _admit(self, seq: Sequence, hit: Hit, draft: Draft, now_s: float) -> bool:
-        loads = hit.loads
-        known = seq.length - (len(self._roster.gang(seq)) > 1)
+        loads, lacking = hit.loads, self._lacking(seq, hit)
         if seq.cached_tokens is None:
             seq.miss = self._cache.explain(seq, hit)
-        upto = hit.tokens if loads else min(known, hit.tokens + draft.budget)
+        upto = hit.tokens + (0 if loads else min(lacking, draft.share(lacking)))
         if not self._cache.admit(seq, hit, upto, draft.step):
             return False
         self._roster.waiting.admit(seq)
@@ -373,6 +385,7 @@ class Scheduler:
         else:
             self._roster.start(seq, hit.tokens)
             if upto > hit.tokens:
+                draft.long += draft.is_long(lacking)
                 self._slicer.slice(seq, upto, draft)
         return True
 

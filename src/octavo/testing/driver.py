@@ -156,12 +156,16 @@ class Driver:
         vocab_size: int = 50,
         max_model_len: int = 10_000,
         storm_guard_tokens: int = 16,
+        long_prefills: tuple[int, int] = (0, 1),
         policy: Callable[[], EvictionPolicy] = Lru,
         partial_blocks: bool = True,
         tenants: Iterable[TenantShare] = (),
         pin_limit: float = 0.0,
     ) -> Driver:
-        """Build the paged engine with a pool of `num_blocks`."""
+        """Build the paged engine with a pool of `num_blocks`.
+
+        long_prefills: tokens a step of a long text, and how many of these are given some.
+        """
         groups = Groups(block_sizes, windows, step_tokens=budget)
         cache = make_cache(
             num_blocks,
@@ -173,7 +177,9 @@ class Driver:
             pin_limit=pin_limit,
         )
         pool_tokens = capacity(num_blocks, groups)
-        limits = Limits(max_num_seqs, budget, max_model_len, pool_tokens, storm_guard_tokens)
+        limits = Limits(
+            max_num_seqs, budget, max_model_len, pool_tokens, storm_guard_tokens, *long_prefills
+        )
         driver = cls(cache, block_sizes, limits=limits, order=order, depth=depth)
         driver.runner = FakeRunner(
             block_sizes,

@@ -86,6 +86,7 @@ class Life:
                 random=draw,
                 move_failure=draw.choice((0.0, 0.1, 0.5)),
                 vocab_size=VOCAB,
+                long_prefills=draw.choice(((0, 1), (0, 1), (2, 1), (5, 2))),
                 policy=policy,
                 partial_blocks=draw.random() < 0.8,
                 tenants=self._tenants() if tenants else (),

@@ -14,6 +14,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.sampling import chat_sampling
 from octavo.server.schemas.chat import ChatBody
+from octavo.server.schemas.errors import GENERATED
 
 PATH = "/v1/chat/completions"
 
@@ -26,7 +27,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     generation = Generation(parts, prompter, PATH, "chatcmpl")
     names = TokenNames(parts.model.tokenizer)
 
-    @routes.post(PATH, summary="Continue a conversation")
+    @routes.post(PATH, responses=GENERATED, summary="Continue a conversation")
     async def create_chat_completion(body: ChatBody, request: Request) -> Response:
         came_s = time.monotonic()
         head = generation.head(body)

@@ -14,6 +14,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.sampling import completion_sampling
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.schemas.errors import GENERATED
 
 PATH = "/v1/completions"
 
@@ -26,7 +27,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     generation = Generation(parts, prompter, PATH, "cmpl")
     names = TokenNames(parts.model.tokenizer)
 
-    @routes.post(PATH, summary="Continue a text, or several")
+    @routes.post(PATH, responses=GENERATED, summary="Continue a text, or several")
     async def create_completion(body: CompletionBody, request: Request) -> Response:
         came_s = time.monotonic()
         head = generation.head(body)
