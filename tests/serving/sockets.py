@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 
 import uvicorn
 
@@ -74,3 +75,29 @@ class Line:
     def leave(self) -> None:
         """Close it, whatever is still to come."""
         self.writer.transport.abort()
+
+
+@contextlib.contextmanager
+def in_a_thread(opened):
+    """Serve in a thread of its own, for clients that wait; yields the address.
+
+    opened: a context that holds, when it is entered, what has an `app`, such as `near_server(…)`.
+    """
+    started, found = threading.Event(), dict[str, object]()
+
+    async def run():
+        end = found["end"] = asyncio.Event()
+        found["loop"] = asyncio.get_running_loop()
+        async with opened as server, listening(server.app) as port:
+            found["url"] = f"http://127.0.0.1:{port}"
+            started.set()
+            await end.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield found["url"]
+    finally:
+        found["loop"].call_soon_threadsafe(found["end"].set)
+        thread.join(10)

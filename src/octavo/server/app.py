@@ -13,6 +13,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
 from octavo.server.routes import admin, chat, completions, health, metrics, models, tokens
+from octavo.server.schemas.errors import FAILURES
 
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     models.router,
@@ -34,6 +35,7 @@ def build_app(parts: Parts) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json" if parts.settings.document else None,
         generate_unique_id_function=_name,
+        responses=FAILURES,
     )
     prompter = Prompter(parts)
     for router in (completions.router, chat.router, tokens.router):

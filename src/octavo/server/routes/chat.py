@@ -6,6 +6,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
+from octavo.server.answers import Answer
 from octavo.server.body import bounded_route
 from octavo.server.chat_form import ChatForm
 from octavo.server.generate import Generation
@@ -14,6 +15,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.sampling import chat_sampling
 from octavo.server.schemas.chat import ChatBody
+from octavo.server.schemas.errors import GENERATED
 
 PATH = "/v1/chat/completions"
 
@@ -26,8 +28,11 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     generation = Generation(parts, prompter, PATH, "chatcmpl")
     names = TokenNames(parts.model.tokenizer)
 
-    @routes.post(PATH, summary="Continue a conversation")
+    @routes.post(PATH, responses=GENERATED, summary="Continue a conversation")
     async def create_chat_completion(body: ChatBody, request: Request) -> Response:
+        return await generation.counted(prepare(body, request))
+
+    async def prepare(body: ChatBody, request: Request) -> Answer:
         came_s = time.monotonic()
         head = generation.head(body)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)

@@ -6,6 +6,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
+from octavo.server.answers import Answer
 from octavo.server.body import bounded_route
 from octavo.server.completion_form import CompletionForm
 from octavo.server.generate import Generation
@@ -14,6 +15,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.sampling import completion_sampling
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.schemas.errors import GENERATED
 
 PATH = "/v1/completions"
 
@@ -26,8 +28,11 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     generation = Generation(parts, prompter, PATH, "cmpl")
     names = TokenNames(parts.model.tokenizer)
 
-    @routes.post(PATH, summary="Continue a text, or several")
+    @routes.post(PATH, responses=GENERATED, summary="Continue a text, or several")
     async def create_completion(body: CompletionBody, request: Request) -> Response:
+        return await generation.counted(prepare(body, request))
+
+    async def prepare(body: CompletionBody, request: Request) -> Answer:
         came_s = time.monotonic()
         head = generation.head(body)
         params = completion_sampling(body, parts.model.defaults, parts.settings.bounds)

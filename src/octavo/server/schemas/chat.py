@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from octavo.server.failures import ApiError
 from octavo.server.fields import NOT_IN_MESSAGES, asks_nothing
-from octavo.server.schemas.common import SamplingBody, Whole
+from octavo.server.schemas.common import SamplingBody, Whole, within
 
 
 class TextPart(BaseModel):
@@ -64,9 +64,9 @@ class ChatBody(SamplingBody):
     """A conversation to be continued."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Whole | None = Field(None, description="Wins over max_tokens")
+    max_completion_tokens: Whole | None = within(minimum=1, about="Wins over max_tokens")
     logprobs: bool | None = None
-    top_logprobs: Whole | None = Field(None, description="Likely tokens told for each position")
+    top_logprobs: Whole | None = within(minimum=0, about="Likely tokens told for each position")
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = Field(
         None, description="The answer goes on with the last message"

@@ -13,6 +13,15 @@ Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """JSON has whole numbers of any length; nothing here counts so far."""
 
 
+def within(*, about: str | None = None, **limits: float) -> Any:  # a field, as pydantic has it
+    """Return an optional field that the document says to be within limits.
+
+    They are not looked at here: `SamplingParams` does, and says more.
+    """
+    extra: dict[str, Any] = dict(limits)
+    return Field(None, description=about, json_schema_extra=extra)
+
+
 class Body(BaseModel):
     """A JSON object; null means that a field is left out. Values are taken as they are typed."""
 
@@ -45,16 +54,16 @@ class SamplingBody(Body):
     stream_interval: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
         None, description="Tokens of a choice that are sent together"
     )
-    n: Whole | None = Field(None, description="Answers to each prompt")
-    max_tokens: Whole | None = None
-    min_tokens: Whole | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Whole | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    n: Whole | None = within(minimum=1, about="Answers to each prompt")
+    max_tokens: Whole | None = within(minimum=0)
+    min_tokens: Whole | None = within(minimum=0)
+    temperature: float | None = within(minimum=0, maximum=2)
+    top_p: float | None = within(exclusiveMinimum=0, maximum=1)
+    top_k: Whole | None = within(minimum=-1)
+    min_p: float | None = within(minimum=0, maximum=1)
+    presence_penalty: float | None = within(minimum=-2, maximum=2)
+    frequency_penalty: float | None = within(minimum=-2, maximum=2)
+    repetition_penalty: float | None = within(exclusiveMinimum=0)
     logit_bias: dict[str, float] | None = Field(None, description="By token id")
     allowed_token_ids: list[Whole] | None = None
     bad_words: list[str] | None = None
@@ -64,11 +73,12 @@ class SamplingBody(Body):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    detokenize: bool | None = Field(None, description="False: token ids alone, no text")
     use_beam_search: bool | None = None
-    beam_width: Whole | None = Field(None, description="Left out: n")
-    length_penalty: float | None = None
+    beam_width: Whole | None = within(minimum=1, about="Left out: n")
+    length_penalty: float | None = within(minimum=-16, maximum=16)
     early_stopping: bool | Literal["never"] | None = None
-    prompt_logprobs: Whole | None = None
+    prompt_logprobs: Whole | None = within(minimum=0)
     truncate_prompt_tokens: Whole | None = Field(
         None, description="Keep so many tokens, the last; -1: as many as the context has room for"
     )

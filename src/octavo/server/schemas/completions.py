@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from octavo.server.schemas.common import SamplingBody, Whole
+from octavo.server.schemas.common import SamplingBody, Whole, within
 
 
 class CompletionBody(SamplingBody):
@@ -13,5 +13,5 @@ class CompletionBody(SamplingBody):
     prompt: str | list[str] | list[Whole] | list[list[Whole]] = Field(
         description="One text or several, or the same as token ids"
     )
-    logprobs: Whole | None = Field(None, description="Likely tokens told for each position")
+    logprobs: Whole | None = within(minimum=0, about="Likely tokens told for each position")
     best_of: Whole | None = Field(None, description="Nothing but n")

@@ -1,0 +1,69 @@
+"""No request that the server's own document describes, or nearly describes, makes it fail."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from sockets import in_a_thread
+from tiny_served import worded
+
+from octavo.server.settings import RequestBounds, ServerSettings
+from octavo.testing.near_server import near_server
+
+QUICK, THOROUGH = 10, 300
+
+# A client of a small server, whose answers are short.
+BOUNDS = ServerSettings(bounds=RequestBounds(max_n=4, max_prompts=4))
+
+
+@pytest.fixture(scope="module")
+def url(tiny_tokenizer):
+    """Where a server of a model that computes nothing is."""
+    options = worded(tiny_tokenizer, max_model_len=40, max_num_batched_tokens=256)
+    with in_a_thread(near_server(**options, settings=BOUNDS)) as address:
+        yield address
+
+
+def ask_all(url: str, mode: GenerationMode, examples: int) -> set[int]:
+    """Send examples of every operation; returns the statuses that came."""
+    document = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    statuses = set[int]()
+    for found in document.get_all_operations():
+        operation = found.ok()
+
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def send(case):
+            reply = case.call(timeout=10)
+            statuses.add(reply.status_code)
+            assert reply.status_code < 500, f"{case.method} {case.path}: {reply.text}"
+            if reply.status_code >= 400 and case.method != "HEAD":
+                assert reply.json()["error"]["message"]
+
+        # A route without parameters has no request that is wrong.
+        with contextlib.suppress(Unsatisfiable):
+            send()
+    return statuses
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_no_request_makes_the_server_fail(url, mode):
+    statuses = ask_all(url, mode, QUICK)
+    assert statuses & {200, 400}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_no_request_of_many_makes_the_server_fail(url, mode):
+    ask_all(url, mode, THOROUGH)
