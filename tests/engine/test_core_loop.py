@@ -321,3 +321,23 @@ def test_answers_are_those_of_the_model():
     heard = Script(ask()).run()
 
     assert heard.tokens() == expected_output(list(PROMPT), choice_seed(3, 0), 8, 50)
+
+
+def test_a_snapshot_says_where_the_time_of_steps_goes_and_what_they_compute():
+    heard = Script(ask(), idle=3).at(8, TakeSnapshot(1)).run()
+
+    (counted,) = heard.of(Counted)
+    times, stats = counted.snapshot.times, counted.snapshot.stats
+    assert times.plan.count == times.tokens.count == stats.steps
+    assert times.tokens.total == len(PROMPT) + 7
+    assert stats.steps - 1 <= times.run.count == times.apply.count <= stats.steps
+
+
+def test_the_blocks_of_a_snapshot_add_up():
+    script = Script(ask(max_tokens=40), ask("s", n=2, max_tokens=40, temperature=1.0), idle=3)
+    (counted,) = script.at(20, TakeSnapshot(1)).run().of(Counted)
+
+    usage = counted.snapshot.usage
+    assert (
+        usage.blocks_free + usage.blocks_cached + usage.blocks_used == counted.snapshot.num_blocks
+    )

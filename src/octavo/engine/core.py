@@ -33,6 +33,7 @@ from octavo.engine.messages import (
     Resume,
     Said,
     Snapshot,
+    StepTimes,
     Stop,
     Submit,
     TakeSnapshot,
@@ -96,6 +97,8 @@ class Core:
         self.checks = Checks()
         """How often every count was recomputed; to be read only."""
         self._rounds = 0
+        self._times = StepTimes()
+        loop.measure(self._times)
         loop.show_plans(self._note_begun)
 
     def run(self) -> None:
@@ -205,6 +208,7 @@ class Core:
             waiting=waiting,
             num_blocks=self._facts.num_blocks,
             paused=self._paused,
+            times=self._times,
             checks=self.checks,
         )
 

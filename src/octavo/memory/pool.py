@@ -80,6 +80,8 @@ class BlockPool:
             group_blocks=tuple(self.held_by_group),
             blocks_cached=self.cached,
             blocks_pinned=self.shelves.pinned,
+            blocks_free=len(self._free),
+            evictions=self.evictions,
             tenant_blocks=tuple((one.name, one.live) for one in self.shares.accounts),
         )
 

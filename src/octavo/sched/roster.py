@@ -191,12 +191,17 @@ class Roster:
         if gang[0].phase is Phase.PARKED:
             self._wait(gang[0])
 
-    def requeue_all(self) -> None:
-        """Let all wait again: none of them has a block any more."""
+    def requeue_all(self) -> int:
+        """Let all wait again, since none of them has a block any more; returns how many ran."""
+        count = 0
         for seq in (*self.running.snapshot(), *self.loading.snapshot()):
             if seq.phase in _ACTIVE:  # not yet with the others of its search
+                for one in self.gang(seq):
+                    one.preemptions += 1
                 self.requeue(seq)
+                count += 1
         self.reconsider()
+        return count
 
     def end(self, seq: Sequence) -> None:
         """The sequence is no more, nor are the other beams of its search."""
