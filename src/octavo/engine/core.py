@@ -210,6 +210,7 @@ class Core:
             paused=self._paused,
             times=self._times,
             checks=self.checks,
+            blocks=self._loop.block_times,
         )
 
     def _check(self) -> str:
