@@ -17,6 +17,7 @@ BAD_INPUT = 2
 COMMANDS = {
     "generate": "octavo.cli.generate:generate",
     "chat": "octavo.cli.chat:chat",
+    "serve": "octavo.cli.serve:serve",
     "pull": "octavo.cli.pull:pull",
     "plan": "octavo.cli.plan:plan",
     "replay": "octavo.cli.replay:replay",

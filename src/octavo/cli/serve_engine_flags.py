@@ -25,7 +25,12 @@ MODEL: tuple[Flag, ...] = (
         kind=Kind.NAMES,
         help="What requests call the model; replies use the first. Without it, the model's name.",
     ),
-    Flag(name="revision", kind=Kind.TEXT, help="Of a model on the hub: branch, tag or commit."),
+    only(
+        "revision",
+        Kind.TEXT,
+        "main",
+        reason="a model of the hub is fetched as it is now; name a folder to serve another state",
+    ),
     Flag(name="dtype", kind=Kind.TEXT, default="auto", help="What weights are multiplied in."),
     Flag(name="max-model-len", kind=Kind.COUNT, help="Longest text, in tokens."),
     Flag(

@@ -95,7 +95,7 @@ FRONT: tuple[Flag, ...] = (
         name="disable-fastapi-docs",
         kind=Kind.SWITCH,
         default=False,
-        help="No /docs, /redoc and /openapi.json.",
+        help="No /openapi.json; pages that show it there are none.",
     ),
     Flag(
         name="max-body-bytes",
@@ -156,11 +156,11 @@ CHAT: tuple[Flag, ...] = (
 )
 
 REPORTS: tuple[Flag, ...] = (
-    Flag(
-        name="enable-prompt-tokens-details",
-        kind=Kind.SWITCH,
-        default=True,
-        help="Usage says how many tokens of the prompt were in memory.",
+    only(
+        "enable-prompt-tokens-details",
+        Kind.SWITCH,
+        True,
+        reason="usage always says how many tokens of the prompt were in memory",
     ),
     Flag(
         name="enable-force-include-usage",

@@ -90,9 +90,14 @@ def explain_auto() -> tuple[str, str]:
     return NATIVE, f"native kernels for {isa}"
 
 
+def gpu_may_be_there() -> bool:
+    """Tell whether there is a driver of a GPU; loads nothing."""
+    return any(Path(file).exists() for file in _GPU_FILES)
+
+
 def torch_sees_gpu() -> bool:
     """Tell whether torch is installed and finds a GPU; loads it only where there may be one."""
-    if not any(Path(file).exists() for file in _GPU_FILES):
+    if not gpu_may_be_there():
         return False
     if importlib.util.find_spec("torch") is None:
         return False

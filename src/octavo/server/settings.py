@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 from octavo.errors import ConfigError
 
@@ -35,11 +36,11 @@ class RequestBounds:
     """Of a conversation."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value: object = getattr(self, field.name)
+        for bound in fields(self):
+            value: object = getattr(self, bound.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(
-                    f"{field.name} must be a whole number of at least 1, got {value!r}"
+                    f"{bound.name} must be a whole number of at least 1, got {value!r}"
                 )
 
 
@@ -104,6 +105,10 @@ class ServerSettings:
     """The OpenAPI document is served."""
     cors: CorsSettings | None = None
     """Web pages that may call the server; None: those of no other place."""
+    chat_variables: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Variables of the chat template that requests may replace."""
+    response_role: str = "assistant"
+    """Of the messages that chats are answered with."""
     tell_applied: bool = False
     """Each piece of a stream comes with a comment that says when its step was applied, on the
     clock that all processes of a host share. For measuring."""

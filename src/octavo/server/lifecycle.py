@@ -1,0 +1,197 @@
+"""One server from its start to its end: its engine, its sockets, the signals that end it.
+
+The first signal closes the doors, lets those inside go on for a while, and ends with status 0. The
+second one ends everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from octavo.server.core import CoreClient
+from octavo.server.http import BoundedHttp
+from octavo.server.listen import BACKLOG, Tls
+from octavo.server.parts import Parts
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOG = logging.getLogger("octavo.server")
+_CLOSE_S = 5
+"""Answers that have not ended so long after the engine has are cut off."""
+_IDLE_S = 75
+"""A connection without a request is kept for so long: longer than balancers keep theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and how it listens."""
+
+    socket: socket.socket
+    tls: Tls | None = None
+    root_path: str = ""
+    """Path under which a proxy shows it."""
+
+
+class Ending:
+    """Counts the signals that ask for the end."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        self._insisted = asyncio.Event()
+        self.last: int = 0
+        """The signal that came last."""
+
+    def hear(self, number: int) -> None:
+        """A signal has come."""
+        self.last = number
+        (self._insisted if self._asked.is_set() else self._asked).set()
+
+    async def asked(self) -> None:
+        """Return at the first signal."""
+        await self._asked.wait()
+
+    async def insisted(self) -> None:
+        """Return at the second."""
+        await self._insisted.wait()
+
+    @property
+    def status(self) -> int:
+        """The exit status of a process that ends by the last signal."""
+        return 128 + self.last
+
+    @contextlib.contextmanager
+    def listening(self) -> Generator[None, None, None]:
+        """Hear the signals of the process while the block runs."""
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.hear, number)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+
+async def serve(
+    core: CoreClient,
+    make_parts: Callable[[], Parts],
+    place: Place,
+    *,
+    ready: Callable[[Parts], None],
+    ending: Ending,
+) -> int:
+    """Serve until signals end it; returns the exit status.
+
+    make_parts: called while the engine is loading. ready: called once the engine is there; the
+    sockets are open before that, and answer 503. Raises what building the engine raised.
+    """
+    starting = asyncio.create_task(core.start())
+    await asyncio.sleep(0)  # its process is on its way, while more is loaded here
+    serving: asyncio.Task[None] | None = None
+    http: _Http | None = None
+    try:
+        parts = make_parts()
+        http = _Http(_app_of(parts), place)
+        serving = asyncio.create_task(http.serve(sockets=[place.socket]))
+        if not await _unless(ending.asked, starting):
+            return ending.status  # nothing was being answered yet
+        starting.result()
+        ready(parts)
+        await _unless(ending.asked, serving)
+        return await _close(parts, http, ending)
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await core.stop(at_once=True)  # without effect where it has stopped
+        if http is not None and serving is not None:
+            http.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _close(parts: Parts, http: _Http, ending: Ending) -> int:
+    """Let requests go on for a while, then end the engine; returns the exit status."""
+    core, patience_s = parts.core, parts.settings.drain_timeout_s
+    LOG.info("closing: %d requests may go on for %g s", parts.doors.inside, patience_s)
+    draining = asyncio.create_task(parts.doors.drain(patience_s))
+    if not await _unless(ending.insisted, draining):
+        draining.cancel()
+        http.end_at_once()
+        await core.stop(at_once=True)
+        return ending.status
+    if left := draining.result():
+        LOG.warning("%d requests had not ended and are cut off", left)
+    # Their answers say so before the connections are closed.
+    stopping = asyncio.create_task(core.stop())
+    if not await _unless(ending.insisted, stopping):
+        http.end_at_once()
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        return ending.status
+    return 0
+
+
+def _app_of(parts: Parts) -> ASGIApp:
+    # It loads what speaks HTTP, which takes a while.
+    from octavo.server.app import build_app
+
+    return build_app(parts)
+
+
+async def _unless(
+    interruption: Callable[[], Coroutine[Any, Any, None]], task: asyncio.Task[Any]
+) -> bool:
+    """Wait for a task; False if the interruption came first. The task goes on in any case."""
+    interrupting = asyncio.create_task(interruption())
+    try:
+        await asyncio.wait((task, interrupting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        interrupting.cancel()
+    return task.done()
+
+
+class _Http(uvicorn.Server):
+    """A server that leaves signals to whoever runs it."""
+
+    def __init__(self, app: ASGIApp, place: Place) -> None:
+        tls = place.tls
+        config = uvicorn.Config(
+            app,
+            http=BoundedHttp,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            use_colors=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=_IDLE_S,
+            timeout_graceful_shutdown=_CLOSE_S,
+            root_path=place.root_path,
+            ssl_certfile=None if tls is None else tls.certfile,
+            ssl_keyfile=None if tls is None else tls.keyfile,
+            ssl_ca_certs=None if tls is None else tls.ca_certs,
+            ssl_cert_reqs=0 if tls is None else tls.cert_reqs,
+        )
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Hear none."""
+        yield
+
+    def end_at_once(self) -> None:
+        """Close all connections, whatever is being sent."""
+        self.config.timeout_graceful_shutdown = 0
+        self.force_exit = True

@@ -1,0 +1,117 @@
+"""The first signal lets requests end, the second ends everything; nothing is left behind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import threading
+import time
+from contextlib import closing, contextmanager
+from urllib.parse import urlsplit
+
+from octavo.testing.fake_server import children_of, fake_server, gone
+from octavo.testing.served import FakeCore
+
+JSON = {"Content-Type": "application/json"}
+SLOW = FakeCore(step_s=0.05)
+
+
+def ask(server, method, path, body=None):
+    """Return the status of an answer, and its headers."""
+    where = urlsplit(server.address)
+    with closing(http.client.HTTPConnection(where.hostname, where.port, timeout=10)) as connection:
+        connection.request(method, path, body and json.dumps(body), JSON)
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status, dict(reply.headers)
+
+
+@contextmanager
+def stream_of(server, max_tokens):
+    """Read a stream in a thread, once it has begun; yields what has come of it."""
+    where = urlsplit(server.address)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=20)
+    body = {"prompt": [1, 2, 3], "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
+    body["return_token_ids"] = True  # this engine has no text to send
+    connection.request("POST", "/v1/completions", json.dumps(body), JSON)
+    reply = connection.getresponse()
+    assert reply.status == 200, reply.read()
+    lines = [reply.readline()]
+
+    def read():
+        try:
+            lines.extend(reply)
+        except (OSError, http.client.HTTPException):
+            lines.append(b"broken")
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        thread.join(10)
+        reply.close()
+        connection.close()
+
+
+def test_the_first_signal_lets_requests_end_and_refuses_new_ones():
+    with fake_server(SLOW) as server:
+        engine = children_of(server.process.pid)
+        with stream_of(server, max_tokens=20) as lines:
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            status, headers = ask(server, "POST", "/v1/completions", {"prompt": [1]})
+            assert status == 503
+            assert "retry-after" in headers
+            assert ask(server, "GET", "/health")[0] == 503
+        assert lines[-2:] == [b"data: [DONE]\n", b"\n"]
+        assert sum(b"data: {" in line for line in lines) >= 20
+        assert server.ended() == 0
+        assert engine
+        assert gone(engine)
+
+
+def test_requests_that_do_not_end_in_time_are_told_so():
+    with fake_server(SLOW, drain_timeout_s=0.3) as server, stream_of(server, 390) as lines:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() == 0
+    errors = [json.loads(line[6:])["error"] for line in lines if b'{"error"' in line]
+    assert [error["code"] for error in errors] == ["engine_gone"]
+    assert lines[-2:] == [b"data: [DONE]\n", b"\n"]
+
+
+def test_the_second_signal_ends_everything_at_once():
+    with fake_server(SLOW) as server, stream_of(server, 390) as lines:
+        engine = children_of(server.process.pid)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)
+        assert server.ended(within_s=3) == 130
+        assert gone(engine)
+    assert lines
+
+
+def test_a_signal_while_the_engine_is_built_ends_the_start():
+    with fake_server(FakeCore(build_s=60), wait=False) as server:
+        server.wait_for("a fake engine is built")
+        deadline_s = time.monotonic() + 5
+        while True:  # the engine loads beside what speaks HTTP
+            try:
+                status, _ = ask(server, "GET", "/health")
+            except OSError:
+                status = 0
+            if status or time.monotonic() > deadline_s:
+                break
+        assert status == 503, "it listens already, and says that it is not ready"
+        engine = children_of(server.process.pid)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() == 143
+        assert gone(engine)
+
+
+def test_an_engine_that_cannot_be_built_ends_the_server_with_the_reason():
+    with fake_server(FakeCore(refuses="ConfigError:too large"), wait=False) as server:
+        server.wait_for("error: too large")
+        assert server.ended() == 2
