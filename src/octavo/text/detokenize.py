@@ -30,8 +30,8 @@ class Detokenizer:
     ) -> None:
         """Begin an answer.
 
-        stop: several answers may share a table. include_stop: the stop string is part of the text. min_tokens: a stop string that ends
-        within so many tokens does not count.
+        stop: several answers may share a table. include_stop: the stop string is part of the
+        text. min_tokens: a stop string that ends within so many tokens does not count.
         """
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._decoder: _Decoder = (
