@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -20,8 +19,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompt, Prompter
 from octavo.server.routes.models import known_model
 from octavo.server.schemas.common import SamplingBody
-
-log = logging.getLogger("octavo.server")
+from octavo.server.text_log import TextLog
 
 
 class Generation:
@@ -32,6 +30,7 @@ class Generation:
         self._prompter = prompter
         self._route = route
         self._kind = kind
+        self._texts = TextLog(parts.settings)
 
     def head(self, body: SamplingBody) -> Head:
         """Return what the objects of an answer begin with. Raises ApiError: unknown model."""
@@ -99,6 +98,7 @@ class Generation:
             usage_always=bool(options and options.continuous_usage_stats),
             headers={"x-octavo-truncated": str(dropped)} if dropped else {},
         )
+        form = self._texts.form(form, request_id_of(request))
         return Answer(self.parts, wanted, form, make)
 
     def _tells_usage(self, body: SamplingBody) -> bool:
@@ -106,12 +106,11 @@ class Generation:
         return self.parts.settings.force_usage or bool(options and options.include_usage)
 
     def _log(self, request: Request, body: SamplingBody, prompts: list[Prompt]) -> None:
-        settings = self.parts.settings
-        if settings.log_requests:
-            log.info(
-                "request %s: %s prompts %s, options %s",
+        if self.parts.settings.log_requests:
+            self._texts.request(
                 request_id_of(request),
                 self._route,
-                [(one.text if one.text is not None else one.ids) for one in prompts],
-                body.model_dump(exclude_none=True, exclude={"prompt", "messages"}),
+                [(one.ids if one.text is None else one.text) for one in prompts],
+                # A salt is a secret.
+                body.model_dump(exclude_none=True, exclude={"prompt", "messages", "cache_salt"}),
             )

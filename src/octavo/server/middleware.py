@@ -106,6 +106,7 @@ class Guard:
                     path_of(scope),
                     status,
                     time.monotonic() - began_s,
+                    tokens=state.get("tokens"),
                 )
             )
 

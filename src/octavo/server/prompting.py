@@ -114,7 +114,8 @@ class Prompter:
         self._check_chars(chars)
         turns = [one.for_template() for one in messages]
         generation = not continue_final_message and add_generation_prompt is not False
-        taken = {"messages", "add_generation_prompt"} & (variables or {}).keys()
+        variables = {**self._parts.settings.chat_variables, **(variables or {})}
+        taken = {"messages", "add_generation_prompt"} & variables.keys()
         if taken:
             name = sorted(taken)[0]
             raise ApiError(
@@ -126,7 +127,7 @@ class Prompter:
 
         def apply() -> str:
             text = tokenizer.apply_chat_template(
-                turns, add_generation_prompt=generation, **(variables or {})
+                turns, add_generation_prompt=generation, **variables
             )
             return _up_to(text, messages[-1].text) if continue_final_message else text
 

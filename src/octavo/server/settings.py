@@ -120,6 +120,9 @@ class ServerSettings:
                 raise ConfigError(
                     f"{name} must be a whole number of at least {least}, got {value!r}"
                 )
+        for name in ("messages", "add_generation_prompt"):
+            if name in self.chat_variables:
+                raise ConfigError(f"chat_variables has {name!r}, which is a field of each request")
         for name in ("keep_alive_s", "drain_timeout_s", "core_timeout_s", "retry_after_s"):
             if not _seconds(getattr(self, name)):
                 raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)!r}")
