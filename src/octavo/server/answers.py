@@ -117,7 +117,10 @@ class Answer(Response):
                 for ask in self._asks:
                     ask.leave()
                     if ask.submitted:
-                        parts.meters.ended(ask.record(wanted.route))
+                        record = ask.record(wanted.route)
+                        parts.meters.ended(record)
+                        if parts.traces is not None:
+                            parts.traces.ended(record)
                 usage = Usage.of(self._asks)
                 note_tokens(scope, usage.prompt_tokens, usage.completion_tokens)
                 place.leave()

@@ -100,6 +100,7 @@ async def serve(
     await asyncio.sleep(0)  # its process is on its way, while more is loaded here
     serving: asyncio.Task[None] | None = None
     http: _Http | None = None
+    parts: Parts | None = None
     try:
         parts = make_parts()
         http = _Http(_app_of(parts), place)
@@ -117,6 +118,8 @@ async def serve(
         if http is not None and serving is not None:
             http.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
+        if parts is not None and parts.traces is not None:
+            await asyncio.to_thread(parts.traces.close)
 
 
 async def _close(parts: Parts, http: _Http, ending: Ending) -> int:
