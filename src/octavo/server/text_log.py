@@ -1,73 +1,50 @@
-"""Prompts and answers in the log, for servers that are told to keep them there."""
+"""Texts in the log: only if whoever runs the server asks for them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
 
-from octavo.server.answers import Form, Usage
 from octavo.server.ask import Ask
-from octavo.server.choice import Choice, Piece
+from octavo.server.prompting import Prompt
+from octavo.server.schemas.common import SamplingBody
 from octavo.server.settings import ServerSettings
 
-LOG = logging.getLogger("octavo.texts")
+log = logging.getLogger("octavo.server")
 
 
 class TextLog:
-    """Writes what `ServerSettings` asks for: nothing, prompts with their options, answers."""
+    """Writes what is asked and what is answered, as far as the settings allow it."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._requests = settings.log_requests
-        self._outputs = settings.log_outputs
-        self._most = settings.log_chars
+        self._asked = settings.log_requests
+        self.answers = settings.log_outputs
+        """Whether answers are written."""
+        self._chars = settings.log_chars
 
-    def request(
-        self,
-        request_id: str,
-        route: str,
-        prompts: Iterable[str | tuple[int, ...]],
-        options: Mapping[str, Any],
-    ) -> None:
-        """Write what is asked."""
-        if self._requests:
-            shown = [self._cut(prompt) for prompt in prompts]
-            LOG.info("request %s %s prompts=%s options=%r", request_id, route, shown, options)
+    def asked(self, request_id: str, body: SamplingBody, prompts: list[Prompt]) -> None:
+        """Write prompts and options of a request."""
+        if not self._asked:
+            return
+        # A salt is a secret.
+        left_out = {"prompt", "messages", "cache_salt"}
+        options = body.model_dump(exclude_none=True, exclude=left_out)
+        for prompt in prompts:
+            said = prompt.ids if prompt.text is None else prompt.text
+            log.info("%s prompt=%s options=%s", request_id, self._cut(said), options)
 
-    def answer(self, request_id: str, index: int, text: str) -> None:
-        """Write one answer."""
-        LOG.info("answer %s %d text=%s", request_id, index, self._cut(text))
+    def answered(self, request_id: str, asks: list[Ask]) -> None:
+        """Write the answers to a request."""
+        for choice in (choice for ask in asks for choice in ask.choices) if self.answers else ():
+            log.info(
+                "%s answer=%s finish=%s tokens=%d",
+                request_id,
+                self._cut(choice.said),
+                choice.finish,
+                choice.tokens,
+            )
 
-    def form(self, form: Form, request_id: str) -> Form:
-        """Return a form that writes answers here too, if that is asked for."""
-        return _LoggedForm(form, self, request_id) if self._outputs else form
-
-    def _cut(self, text: str | tuple[int, ...]) -> str:
-        """Write a text on one line, whatever it holds."""
-        if self._most is None or len(text) <= self._most:
-            return repr(text)
-        return f"{text[: self._most]!r}… ({len(text)} in all)"
-
-
-class _LoggedForm:
-    """A `Form` that notes what another one writes."""
-
-    def __init__(self, form: Form, log: TextLog, request_id: str) -> None:
-        self._form, self._log, self._id = form, log, request_id
-        self._texts: dict[int, list[str]] = {}
-
-    def whole(self, asks: list[Ask], usage: Usage) -> object:
-        answer = cast("dict[str, Any]", self._form.whole(asks, usage))
-        for choice in answer["choices"]:
-            text = choice["text"] if "text" in choice else choice["message"]["content"]
-            self._log.answer(self._id, choice["index"], text)
-        return answer
-
-    def chunk(self, ask: Ask, choice: Choice, piece: Piece, usage: Usage | None) -> bytes:
-        self._texts.setdefault(choice.index, []).append(piece.text)
-        if piece.finish is not None:
-            self._log.answer(self._id, choice.index, "".join(self._texts.pop(choice.index)))
-        return self._form.chunk(ask, choice, piece, usage)
-
-    def last(self, usage: Usage) -> bytes:
-        return self._form.last(usage)
+    def _cut(self, said: str | tuple[int, ...]) -> str:
+        """Write a text on one line, its beginning if it is long."""
+        if self._chars is not None and len(said) > self._chars:
+            return f"{said[: self._chars]!r}…"
+        return repr(said)
