@@ -401,15 +401,26 @@ def test_the_console_block_has_the_usual_lines_and_the_share_that_was_cached(cap
 
 def test_two_runs_of_one_seed_find_nothing_of_each_other():
     with served(stub := Stub()) as address:
-        bench(address, "--json")
-        bench(address, "--json")
+        bench(address, "--random-range-ratio", "0.5", "--json")
+        bench(address, "--random-range-ratio", "0.5", "--json")
 
     prompts = [body["prompt"] for body in stub.bodies]
-    assert len(set(prompts)) == 12
-    assert len({prompt.split("\n")[0] for prompt in prompts}) == 2
-    assert {prompt.split("\n")[1] for prompt in prompts[:6]} == {
-        prompt.split("\n")[1] for prompt in prompts[6:]
-    }
+    lengths = [len(prompt.split()) for prompt in prompts]
+    assert len({tuple(prompt.split()[:3]) for prompt in prompts}) == 12
+    assert sorted(lengths[:6]) == sorted(lengths[6:]), "the seed says how long they are"
+    assert len(set(lengths)) > 2
+
+
+def test_prompts_of_a_file_begin_with_a_line_of_the_run(tmp_path):
+    path = tmp_path / "custom.jsonl"
+    path.write_text('{"prompt": "same old", "output_tokens": 2}\n' * 3)
+    with served(stub := Stub()) as address:
+        for _ in range(2):
+            bench(address, "--dataset-name", "custom", "--dataset-path", str(path), "--json")
+
+    prompts = [body["prompt"].split("\n") for body in stub.bodies]
+    assert {prompt[1] for prompt in prompts} == {"same old"}
+    assert len({prompt[0] for prompt in prompts}) == 2
 
 
 def test_a_warm_cache_is_told_when_it_is_asked_for(capfd):

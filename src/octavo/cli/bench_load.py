@@ -125,11 +125,10 @@ async def measure(work: Work, users: list[int | None]) -> list[Measured]:
             options=work.options,
             timeout_s=given.timeout,
         )
-        chains = _chains(work, site)
-        total = len(users) * sum(map(len, chains))
+        total = len(users) * sum(map(len, _chains(work, site)))
         with work_bar("requests", total) as advance:
             return [
-                await _run(work, client, site, sender, chains, count, lambda _: advance(1))
+                await _run(work, client, site, sender, count, lambda _: advance(1))
                 for count in users
             ]
     finally:
@@ -141,16 +140,22 @@ async def _run(
     client: Client,
     site: Site,
     sender: Sender,
-    chains: list[Chain],
     users: int | None,
     ended: Callable[[Outcome], None],
 ) -> Measured:
     pace = replace(work.pace, max_concurrency=users)
+    first_line = ""
+    if work.cache == "vary":
+        # Drawn prompts get other words; what is read from a file, a line in front.
+        if _drawn(work.given):
+            site = replace(site, words=site.words.shuffled(new_first_line()))
+        else:
+            first_line = new_first_line()
+    chains = _chains(work, site)
     for number in range(work.given.num_warmups):
         await sender.send(chains[number % len(chains)][0], new_first_line())
     if work.cache == "empty":
         await empty_cache(client, work.given.admin_api_key)
-    first_line = new_first_line() if work.cache == "vary" else ""
 
     async def send(ask: Ask) -> Outcome:
         return await sender.send(ask, first_line)
@@ -189,6 +194,13 @@ def _chains(work: Work, site: Site) -> list[Chain]:
     raise ConfigError(
         f"--dataset-name {name!r} is not one of random, sharegpt, prefix-repetition, agents, "
         "trace, custom"
+    )
+
+
+def _drawn(given: SimpleNamespace) -> bool:
+    """Say whether prompts are drawn from words, even if lengths and times are read."""
+    return given.dataset_name in ("random", "prefix-repetition", "trace") or (
+        given.dataset_name == "sharegpt" and given.dataset_path is None
     )
 
 

@@ -63,8 +63,8 @@ ExtraBody = Annotated[str | None, Option(help="JSON object: further fields of ev
 Cache = Annotated[
     str | None,
     Option(
-        help="empty: the server forgets before each run; vary: prompts begin with a line of the "
-        "run's own; keep: neither. Default: empty with --admin-api-key, else vary."
+        help="empty: the server forgets before each run; vary: prompts are new in each run, of the "
+        "same lengths; keep: neither. Default: empty with --admin-api-key, else vary."
     ),
 ]
 PercentileMetrics = Annotated[str, Option(help="Of which, by commas, percentiles are shown.")]

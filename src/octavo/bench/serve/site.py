@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from dataclasses import dataclass, replace
 
@@ -95,7 +94,7 @@ async def empty_cache(client: Client, admin_key: str) -> None:
 
 def new_first_line() -> str:
     """Return a line that no prompt has begun with: what follows it is in no cache."""
-    return f"Run {uuid.uuid4().hex[:12]} of {time.strftime('%Y-%m-%d %H:%M:%S')}.\n"
+    return f"{uuid.uuid4().hex[:8]}\n"
 
 
 async def cache_counts(client: Client) -> tuple[float, float] | None:

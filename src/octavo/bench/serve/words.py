@@ -43,6 +43,12 @@ class Words:
         found = re.findall(r"[a-z]+", read_text(None))
         return cls((word for word in found if len(word) <= _MOST_LETTERS), exact=False)
 
+    def shuffled(self, salt: str) -> Words:
+        """Return the same words in another order, so that the same draws give other texts."""
+        other = Words(self._words, exact=self.exact)
+        Random(f"words {salt}").shuffle(other._words)
+        return other
+
     def text(self, tokens: int, random: Random) -> str:
         """Draw a text of so many tokens; it begins with a space."""
         return "".join(f" {word}" for word in random.choices(self._words, k=tokens))
