@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -10,6 +11,7 @@ from tiny_served import HELLO, worded
 from octavo.server.keys import KeyHolder, KeyTable
 from octavo.server.logs import set_up_log
 from octavo.server.settings import ServerSettings
+from octavo.server.stats_log import log_stats
 from octavo.server.tenants import Tenant
 from octavo.testing.near_server import served
 
@@ -90,6 +92,27 @@ def test_options_are_logged_if_asked_for_and_salts_never(log, tiny_tokenizer):
         assert "pepper" not in log.text
 
     served(test, settings=ServerSettings(log_requests=True), **worded(tiny_tokenizer))
+
+
+def test_what_the_engine_does_is_told_while_there_is_work(log):
+    async def test(server):
+        telling = asyncio.create_task(log_stats(server.parts, 0.05))
+        await asyncio.sleep(0.12)
+        assert not lines(log, "octavo.stats")
+        await server.post("/v1/completions", prompt=list(range(1, 41)), max_tokens=20)
+        await server.post("/v1/completions", prompt=list(range(1, 41)), max_tokens=20)
+        await asyncio.sleep(0.12)
+        told = lines(log, "octavo.stats")
+        assert "0 waiting, " in told[0]
+        assert " of new prompts in memory" in told[0]
+        await asyncio.sleep(0.12)
+        assert len(lines(log, "octavo.stats")) == len(told), "nothing has happened since"
+        server.core.die()
+        await asyncio.sleep(0.12)
+        assert not telling.done()
+        telling.cancel()
+
+    served(test)
 
 
 def test_a_server_without_a_stderr_logs_nowhere(monkeypatch):

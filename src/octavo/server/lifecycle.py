@@ -22,6 +22,7 @@ from octavo.server.core import CoreClient
 from octavo.server.http import BoundedHttp
 from octavo.server.listen import BACKLOG, Tls
 from octavo.server.parts import Parts
+from octavo.server.stats_log import log_stats
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOG = logging.getLogger("octavo.server")
@@ -101,6 +102,7 @@ async def serve(
     serving: asyncio.Task[None] | None = None
     http: _Http | None = None
     parts: Parts | None = None
+    stats: asyncio.Task[None] | None = None
     try:
         parts = make_parts()
         http = _Http(_app_of(parts), place)
@@ -109,10 +111,14 @@ async def serve(
             return ending.status  # nothing was being answered yet
         starting.result()
         ready(parts)
+        if parts.settings.stats_every_s:
+            stats = asyncio.create_task(log_stats(parts, parts.settings.stats_every_s))
         await _unless(ending.asked, serving)
         return await _close(parts, http, ending)
     finally:
         starting.cancel()
+        if stats is not None:
+            stats.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await core.stop(at_once=True)  # without effect where it has stopped
         if http is not None and serving is not None:
