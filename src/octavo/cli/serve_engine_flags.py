@@ -251,6 +251,15 @@ SGLANG: tuple[Flag, ...] = (
 )
 
 DEAD: tuple[Flag, ...] = (
+    idle("task", Kind.TEXT, "a model continues text, and nothing else"),
+    idle("runner", Kind.TEXT, "a model continues text, and nothing else"),
+    idle("tokenizer-mode", Kind.TEXT, "there is one way to read a tokenizer"),
+    idle("limit-mm-per-prompt", Kind.JSON, "prompts are text alone"),
+    idle("distributed-executor-backend", Kind.TEXT, "one engine uses one device"),
+    idle("disable-custom-all-reduce", Kind.SWITCH, "one engine uses one device"),
+    idle("compilation-config", Kind.JSON, "nothing is compiled by settings: see --enforce-eager"),
+    idle("max-seq-len-to-capture", Kind.COUNT, "captured graphs serve texts of any length"),
+    idle("uvicorn-log-level", Kind.TEXT, "the log has a line for each request and for what fails"),
     idle("swap-space", Kind.NUMBER, "a sequence that must give way is computed again"),
     idle("preemption-mode", Kind.TEXT, "a sequence that must give way is computed again"),
     idle("use-v2-block-manager", Kind.SWITCH, "there is one block manager"),

@@ -113,7 +113,8 @@ async def serve(
         ready(parts)
         if parts.settings.stats_every_s:
             stats = asyncio.create_task(log_stats(parts, parts.settings.stats_every_s))
-        await _unless(ending.asked, serving)
+        if await _unless(ending.asked, serving):
+            serving.result()  # it does not end by itself: what it raised is the reason
         return await _close(parts, http, ending)
     finally:
         starting.cancel()
