@@ -1,4 +1,4 @@
-"""The official client is answered by an engine in another process, on every route it knows."""
+"""`octavo serve` answers the official client on every route that it knows."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import asyncio
 
 import openai
 import pytest
-from sockets import in_a_thread
-from tiny_served import HELLO, apart, tiny_llm
+from commands import octavo_serve
+from tiny_served import HELLO, tiny_llm
 
 from octavo import SamplingParams
-from octavo.server.keys import KeyHolder, KeyTable
-from octavo.server.tenants import Tenant
 
 KEY = "tiny-key"
 
 
 @pytest.fixture(scope="module")
-def url(tiny_gguf, tiny_tokenizer):
-    """Where a server of the tiny model is, which needs a key."""
-    keys = KeyTable([KeyHolder(Tenant(name="tiny-tenant"), (KEY,))])
-    with in_a_thread(apart(tiny_gguf, tiny_tokenizer, keys)) as address:
-        yield f"{address}/v1"
+def url(tiny_gguf):
+    """Where `octavo serve` answers for the tiny model, to those who have the key."""
+    with octavo_serve(tiny_gguf, "--port", 0, "--served-model-name", "tiny", key=KEY) as (_, at):
+        yield f"{at}/v1"
 
 
 @pytest.fixture(scope="module")

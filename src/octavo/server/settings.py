@@ -22,6 +22,8 @@ class RequestBounds:
     """Prompts of one request to `/v1/completions`."""
     max_n: int = 128
     """Answers to one prompt; beams too."""
+    max_answers: int = 1024
+    """Of one request: its prompts times n."""
     max_stop: int = 16
     """Stop strings."""
     max_stop_chars: int = 1000
