@@ -72,7 +72,7 @@ class ServerSettings:
 
     bounds: RequestBounds = RequestBounds()
     max_queued_requests: int = 4096
-    """Requests, beside those that run, that are not refused."""
+    """Answers, beside those that are given, for which requests may wait; more are refused."""
     prefix_caching: bool = True
     """False: no prompt finds anything in memory, not even its own tenant's."""
     force_usage: bool = False
