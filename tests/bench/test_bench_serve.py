@@ -290,6 +290,8 @@ def test_sessions_of_agents_are_in_order_and_end_where_they_do_not_fit(tmp_path)
 
     assert [[len(ask.text) for ask in chain] for chain in asked] == [[30, 60], [9]]
     assert [ask.output_tokens for ask in asked[0]] == [1, 2]
+    assert [len(chain) for chain in read_agents(path, 2, None, 100)] == [1, 1]
+    assert [len(chain) for chain in read_agents(path, 1, None, 100)] == [1]
 
 
 def test_sharegpt_asks_the_first_turn_and_wants_an_answer_as_long_as_the_second(tmp_path):
