@@ -6,6 +6,9 @@ import pytest
 from tiny_served import events, joined, real, tiny_llm, worded
 
 from octavo import SamplingParams
+from octavo.server.schemas.chat import ChatBody
+from octavo.server.schemas.completions import CompletionBody
+from octavo.server.settings import ServerSettings
 from octavo.testing.near_server import served
 
 PATH = "/v1/completions"
@@ -221,6 +224,42 @@ def test_ids_and_model_are_as_the_request_says(options):
         assert given["model"] == "alias"
 
     served(test, **options)
+
+
+def test_every_option_of_the_offline_api_is_a_field():
+    fields = set(CompletionBody.model_fields) & set(ChatBody.model_fields)
+    assert set(SamplingParams.__struct_fields__) <= fields
+
+
+def test_a_maximum_beyond_what_there_is_room_for_is_cut_and_told(options):
+    async def test(server):
+        body = {"prompt": [7] * 100, "ignore_eos": True}
+        cut = await server.post(PATH, **body, max_tokens=10_000)
+        assert cut.json()["usage"]["completion_tokens"] == 300
+        assert cut.headers["x-octavo-max-tokens"] == "300"
+        assert "x-octavo-max-tokens" not in (await server.post(PATH, **body, max_tokens=9)).headers
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_texts_are_in_the_log_only_if_that_is_asked_for(options, caplog, stream):
+    async def test(server):
+        await server.post(PATH, prompt="hello the world", max_tokens=6, seed=1, stream=stream)
+
+    caplog.set_level("INFO", "octavo")
+    served(test, **options)
+    assert "hello" not in caplog.text
+    served(test, **options, settings=ServerSettings(log_requests=True))
+    assert "'hello the world'" in caplog.text
+    assert "answer=" not in caplog.text
+    caplog.clear()
+    served(test, **options, settings=ServerSettings(log_outputs=True, log_chars=2))
+    assert "hello" not in caplog.text
+    assert "finish=length tokens=6" in caplog.text
+    caplog.clear()
+    served(test, **options, settings=ServerSettings(log_requests=True, log_chars=5))
+    assert "prompt='hello'…" in caplog.text
 
 
 def test_a_model_without_text_answers_tokens_with_tokens():

@@ -81,7 +81,35 @@ def test_a_client_that_leaves_before_its_turn_gives_its_place_back(tiny_tokenize
     served(test, **worded(tiny_tokenizer), gate=gate)
 
 
+class Counted(OpenGate):
+    """Counts who has a place."""
+
+    inside = 0
+
+    def enter(self, tenant, tokens, priority=0):
+        self.inside += 1
+        return _Counted(self)
+
+
+class _Counted:
+    def __init__(self, gate):
+        self.gate = gate
+
+    async def turn(self):
+        pass
+
+    def spend(self, tokens):
+        pass
+
+    def leave(self):
+        if self.gate is not None:
+            self.gate.inside -= 1
+            self.gate = None
+
+
 def test_who_does_not_read_keeps_nobody_waiting_and_gets_everything_later(tiny_tokenizer):
+    gate = Counted()
+
     async def test(server):
         async with listening(server.app, send_buffer=4096) as port:
             wanted = {"prompt": "hello", "n": 8, "seed": 5, "return_token_ids": True}
@@ -94,6 +122,7 @@ def test_who_does_not_read_keeps_nobody_waiting_and_gets_everything_later(tiny_t
             await idle(server.core)
             assert all_free_or_cached(server.core), "what is unsent is text, not memory"
             assert server.parts.doors.inside == 1, "it has not been told everything"
+            assert gate.inside == 0, "the engine is done with it"
             slow.writer.transport.resume_reading()
             text = (await slow.rest()).decode()
             assert "data: [DONE]" in text
@@ -105,7 +134,7 @@ def test_who_does_not_read_keeps_nobody_waiting_and_gets_everything_later(tiny_t
             ]
             assert len(told) == 8 * 300
 
-    served(test, **worded(tiny_tokenizer), step_s=0.0)
+    served(test, **worded(tiny_tokenizer), gate=gate)
 
 
 def test_a_silent_stream_says_that_it_lives(tiny_tokenizer):

@@ -113,7 +113,7 @@ WRONG = [
     {"prompt": "a", "guided_regex": "a+"},
     {"prompt": "a", "model": "gpt-4"},
     {"prompt": "a", "model": 7},
-    {"prompt": "a", "detokenize": False},
+    {"prompt": "a", "detokenize": False, "stop": ["b"]},
 ]
 
 

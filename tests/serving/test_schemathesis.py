@@ -15,7 +15,7 @@ from tiny_served import worded
 from octavo.server.settings import RequestBounds, ServerSettings
 from octavo.testing.near_server import near_server
 
-QUICK, THOROUGH = 15, 300
+QUICK, THOROUGH = 10, 300
 
 # A client of a small server, whose answers are short.
 BOUNDS = ServerSettings(bounds=RequestBounds(max_n=4, max_prompts=4))

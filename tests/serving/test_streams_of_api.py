@@ -10,6 +10,7 @@ import pytest
 from tiny_served import events, joined, worded
 
 from octavo.errors import OverLimit
+from octavo.server.choice import Choice
 from octavo.server.gate import OpenGate
 from octavo.server.meters import NoMeters
 from octavo.testing.fake_runner import FakeRunner
@@ -207,6 +208,42 @@ def test_text_after_a_stop_string_is_neither_told_nor_counted(options):
         assert joined(streamed) == choice["text"]
         assert server.core.loop.queue_lengths == (0, 0)
         assert reply["usage"]["completion_tokens"] < 60
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_news_that_cannot_be_read_end_their_own_request_alone(options, stream, monkeypatch, caplog):
+    async def test(server):
+        read, seen = Choice.push, []
+
+        def fail(choice, update, applied_s):
+            seen.append(update.request_id)
+            if update.request_id == seen[0]:
+                raise KeyError("secret")
+            return read(choice, update, applied_s)
+
+        monkeypatch.setattr(Choice, "push", fail)
+        replies = await asyncio.gather(*(server.post(PATH, **LONG, stream=stream) for _ in "ab"))
+        broken, whole = (one.text for one in replies)
+        assert "internal error" in broken
+        assert "secret" not in broken
+        assert "error" not in whole.replace("finish_reason", "")
+        assert [one.status_code for one in replies] == ([200, 200] if stream else [500, 200])
+        assert server.core.loop.queue_lengths == (0, 0)
+        assert "secret" in caplog.text
+
+    served(test, **options)
+
+
+def test_the_doors_count_a_request_from_its_first_moment_to_its_last(options):
+    async def test(server):
+        reply = await server.post(PATH, prompt="a" * 5000, max_tokens=3)
+        assert reply.status_code == 400
+        task = await under_way(server)
+        assert server.parts.doors.inside == 1
+        await task
+        assert server.parts.doors.inside == 0
 
     served(test, **options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -266,3 +267,32 @@ def test_the_template_of_a_folder_may_be_in_its_config(tmp_path, tiny_folder):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
 
     assert "<|im_start|>user" in Tokenizer.from_folder(tmp_path).apply_chat_template(CHAT)
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_has_the_same_tokens_beside_other_threads(tiny_gguf, name, special):
+    tokenizer = Tokenizer.from_gguf(GGUFFile(tiny_gguf).metadata)
+    expected = tokenizer.encode(TEXTS[name], add_special_tokens=special)
+    assert tokenizer.encode_beside(TEXTS[name], add_special_tokens=special) == expected
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tiny_gguf):
+    tokenizer = Tokenizer.from_gguf(GGUFFile(tiny_gguf).metadata)
+    text, begun, done = TEXTS["English"] * 2000, threading.Event(), threading.Event()
+
+    def encode():
+        begun.set()
+        tokenizer.encode_beside(text)
+        done.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    begun.wait()
+    turns = 0
+    while not done.is_set():
+        turns += 1
+    thread.join()
+    assert turns > 100
+    with pytest.raises(RequestError, match="UTF-8"):
+        tokenizer.encode_beside("\ud800")

@@ -74,10 +74,16 @@ class Wanted:
     usage_always: bool
     """Each chunk tells it."""
     headers: dict[str, str]
+    max_tokens: int | None
+    """Of each answer, as it was asked for; None: as many as there is room for."""
 
 
 class Answer(Response):
-    """Asks the engine, and writes what comes. make: builds the asks, given the bell to ring."""
+    """Asks the engine, and writes what comes.
+
+    Its request has come in by the doors, and goes out when it has been answered. make: builds the
+    asks, given the bell to ring. told: hears of them when they have ended.
+    """
 
     def __init__(
         self,
@@ -85,14 +91,18 @@ class Answer(Response):
         wanted: Wanted,
         form: Form,
         make: Callable[[Callable[[Choice | None], None]], list[Ask]],
+        told: Callable[[list[Ask]], None],
     ) -> None:
         super().__init__()
         self._parts = parts
         self._wanted = wanted
         self._form = form
+        self._told = told
         self._news = asyncio.Event()
         self._unsent: deque[Choice] = deque()
         self._gone = False
+        self._place: Place | None = None
+        """Once the engine has been asked."""
         self._asks = make(self._ring)
         self._of = {choice.index: ask for ask in self._asks for choice in ask.choices}
         self._sent_s = 0.0
@@ -101,7 +111,6 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. Raises what the engine says before the first byte has been sent."""
         parts, wanted = self._parts, self._wanted
-        parts.doors.come_in()
         listening = asyncio.create_task(self._listen(receive))
         try:
             place = parts.gate.enter(
@@ -119,6 +128,7 @@ class Answer(Response):
                     if ask.submitted:
                         parts.meters.ended(ask.record(wanted.route))
                 place.leave()
+                self._told(self._asks)
         finally:
             listening.cancel()
             if self._timer is not None:
@@ -132,6 +142,10 @@ class Answer(Response):
             choice.waits = True
             self._unsent.append(choice)
         self._news.set()
+        ends = choice is None or choice.finish is not None
+        if ends and self._place is not None and not self._open:
+            # What is still to be sent takes nothing of the engine.
+            self._place.leave()
 
     async def _heard(self) -> None:
         """Return when something has happened since the last time."""
@@ -163,6 +177,7 @@ class Answer(Response):
 
     async def _submit(self, place: Place) -> None:
         """Ask the engine; returns when it has taken all prompts. Raises why it refuses one."""
+        self._place = place
         for ask in self._asks:
             ask.submit(self._parts.core, place, self._parts.meters, self._wanted.came_s)
         while not self._gone and any(ask.max_tokens is None for ask in self._asks):
@@ -199,10 +214,12 @@ class Answer(Response):
         await send({"type": "http.response.body", "body": body})
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
-        return [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in self._wanted.headers.items()
-        ]
+        headers, asked = dict(self._wanted.headers), self._wanted.max_tokens
+        least = min((ask.max_tokens or 0 for ask in self._asks), default=0)
+        if asked is not None and least < asked:
+            # Nothing is cut without a word.
+            headers["x-octavo-max-tokens"] = str(least)
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def _stream(self, send: Send) -> None:
         headers = [*sse.HEADERS, *self._own_headers()]
@@ -234,7 +251,9 @@ class Answer(Response):
             piece = choice.take()
             if piece:
                 newest = max(newest, piece.applied_s)
-                chunks.append(self._form.chunk(self._of[choice.index], choice, piece, usage))
+                chunk = self._form.chunk(self._of[choice.index], choice, piece, usage)
+                if chunk:
+                    chunks.append(chunk)
         if chunks and self._parts.settings.tell_applied:
             chunks.append(sse.applied(newest))
         if not chunks and time.monotonic() - self._sent_s >= self._parts.settings.keep_alive_s:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Request, Update
@@ -14,6 +16,20 @@ from octavo.server.gate import Place
 from octavo.server.meters import Meters, RequestRecord
 from octavo.server.prompting import Prompt
 from octavo.text.tokenizer import Tokenizer
+
+log = logging.getLogger("octavo.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What is told of answers, and how much at once."""
+
+    silent: bool = False
+    """Nothing but the prompt."""
+    interval: int = 1
+    """Tokens that are told together; if they never are so many, at the end."""
+    kept: bool = False
+    """Whole texts are kept for the log."""
 
 
 class Ask:
@@ -30,26 +46,26 @@ class Ask:
         tokenizer: Tokenizer | None,
         *,
         first: int,
-        silent: bool,
-        interval: int,
+        telling: Telling,
         ring: Callable[[Choice | None], None],
     ) -> None:
         self.request = request
         self.prompt = prompt
         params = request.sampling
         self.choices = [
-            Choice(first + index, tokenizer, params, silent=silent)
+            Choice(first + index, tokenizer, params, silent=telling.silent, kept=telling.kept)
             for index in range(params.choices)
         ]
         self.max_tokens: int | None = None
         """The effective maximum of each answer; None: the engine has not taken it yet."""
         self.prompt_logprobs: list[Logprobs] | None = None
         """Once known, if asked for."""
-        self.error: RequestError | EngineGone | None = None
+        self.error: Exception | None = None
+        """Why it has no answer."""
         self.open = len(self.choices)
         """Answers that have not ended."""
         self._scores = params.prompt_logprobs is not None
-        self._interval = interval
+        self._interval = telling.interval
         self._ring = ring
         self._core: CoreClient | None = None
         self._place: Place | None = None
@@ -95,26 +111,18 @@ class Ask:
 
     def take_in(self, update: Update, applied_s: float) -> None:
         """Turn news into text; what comes after a stop string counts for nothing."""
-        if update.finish is FinishReason.ABORT:
-            self._cut("abort")
-            return
-        choice = self.choices[update.index]
-        if choice.finish is not None:
-            return
-        if choice.push(update, applied_s) and self._core is not None:
-            self._core.finish(self.id, update.index)
-        self._count(choice, len(update.tokens))
-        if self._scores and update.index == 0 and self.prompt_logprobs is None:
-            self._score(update)
-        if choice.finish is not None:
-            self.open -= 1
-        if not self._scores or self.prompt_logprobs is not None:
-            self._offer(choice)
+        try:
+            self._take_in(update, applied_s)
+        except Exception as error:
+            # Others hear of the same step: what is wrong here is this request's alone.
+            log.exception("news of request %s could not be read", self.id)
+            self._break(error)
 
     def lose(self, error: RequestError | EngineGone) -> None:
         """It was refused, or the engine is gone."""
-        self.error = error
-        self._cut("error")
+        if self.open:
+            self.error = error
+            self._cut("error")
 
     def leave(self) -> None:
         """End what has not ended: nobody waits for it any more."""
@@ -141,6 +149,29 @@ class Ask:
         )
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _take_in(self, update: Update, applied_s: float) -> None:
+        if update.finish is FinishReason.ABORT:
+            self._cut("abort")
+            return
+        choice = self.choices[update.index]
+        if choice.finish is not None:
+            return
+        if choice.push(update, applied_s) and self._core is not None:
+            self._core.finish(self.id, update.index)
+        self._count(choice, len(update.tokens))
+        if self._scores and update.index == 0 and self.prompt_logprobs is None:
+            self._score(update)
+        if choice.finish is not None:
+            self.open -= 1
+        if not self._scores or self.prompt_logprobs is not None:
+            self._offer(choice)
+
+    def _break(self, error: Exception) -> None:
+        self.error = error
+        if self._core is not None:
+            self._core.abort(self.id)
+        self._cut("error")
 
     def _cut(self, finish: str) -> None:
         for choice in self.choices:

@@ -33,11 +33,13 @@ class Piece:
 class Choice:
     """One of the answers to a prompt.
 
-    index: among all answers of the HTTP request. silent: what is computed is not told.
+    index: among all answers of the HTTP request. silent: what is computed is not told. kept: its
+    whole text stands in `said`.
     """
 
     __slots__ = (
         "_answer",
+        "_kept",
         "_piece",
         "_silent",
         "cached_tokens",
@@ -45,12 +47,19 @@ class Choice:
         "finish",
         "index",
         "last_s",
+        "said",
         "tokens",
         "waits",
     )
 
     def __init__(
-        self, index: int, tokenizer: Tokenizer | None, params: SamplingParams, *, silent: bool
+        self,
+        index: int,
+        tokenizer: Tokenizer | None,
+        params: SamplingParams,
+        *,
+        silent: bool = False,
+        kept: bool = False,
     ) -> None:
         self.index = index
         self.tokens = 0
@@ -63,6 +72,9 @@ class Choice:
         """When its last tokens came."""
         self.waits = False
         """It stands in the list of those that have something to send."""
+        self.said = ""
+        """All of its text so far, if it is kept."""
+        self._kept = kept
         self._silent = silent
         self._answer = AnswerText(tokenizer, params)
         self._piece = Piece()
@@ -91,6 +103,8 @@ class Choice:
             piece.text += text
             piece.tokens += update.tokens
             piece.logprobs += update.logprobs
+            if self._kept:
+                self.said += text
         if finish is not None or stopped:
             self.finish = FinishReason.STOP.value if stopped or finish is None else finish.value
             if self._silent:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from fastapi import Request
 
 from octavo.contract.sampling import SamplingParams
 from octavo.server.answers import Answer, Form, Wanted
-from octavo.server.ask import Ask
+from octavo.server.ask import Ask, Telling
 from octavo.server.callers import request_id_of, tenant_of
 from octavo.server.choice import Choice
 from octavo.server.failures import ApiError
@@ -20,8 +20,10 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompt, Prompter
 from octavo.server.routes.models import known_model
 from octavo.server.schemas.common import SamplingBody
+from octavo.server.text_log import TextLog
 
-log = logging.getLogger("octavo.server")
+NEVER = 2**63
+"""Tokens: more than an answer has."""
 
 
 class Generation:
@@ -32,6 +34,16 @@ class Generation:
         self._prompter = prompter
         self._route = route
         self._kind = kind
+        self._log = TextLog(parts.settings)
+
+    async def counted(self, preparing: Coroutine[Any, Any, Answer]) -> Answer:
+        """Let a request in by the doors; its answer, or the failure to prepare one, lets it out."""
+        self.parts.doors.come_in()
+        try:
+            return await preparing
+        except BaseException:
+            self.parts.doors.go_out()
+            raise
 
     def head(self, body: SamplingBody) -> Head:
         """Return what the objects of an answer begin with. Raises ApiError: unknown model."""
@@ -58,15 +70,20 @@ class Generation:
         tenant = tenant_of(request, self.parts)
         if tenant is None:
             raise ApiError(401, "this server needs a key", code="invalid_api_key")
+        options = body.stream_options
+        if options is not None and not body.stream:
+            raise ApiError(
+                400, "stream_options: they need stream, which is not true", param="stream_options"
+            )
         priority = body.priority or 0
         salt = tenant.salt(body.cache_salt)
         requests = [
             self._prompter.request(prompt, params, priority=priority, tenant=tenant.name, salt=salt)
             for prompt in prompts
         ]
-        self._log(request, body, prompts)
-        interval = body.stream_interval or self.parts.settings.stream_interval
-        silent = bool(body.echo) and body.max_tokens == 0
+        request_id = request_id_of(request)
+        self._log.asked(request_id, body, prompts)
+        telling = self._telling(body)
 
         def make(ring: Callable[[Choice | None], None]) -> list[Ask]:
             return [
@@ -75,19 +92,12 @@ class Generation:
                     prompt,
                     self.parts.model.tokenizer,
                     first=number * params.choices,
-                    silent=silent,
-                    # Of an answer in one piece nothing is told before its end.
-                    interval=interval if body.stream else 2**63,
+                    telling=telling,
                     ring=ring,
                 )
                 for number, (one, prompt) in enumerate(zip(requests, prompts, strict=True))
             ]
 
-        options = body.stream_options
-        if options is not None and not body.stream:
-            raise ApiError(
-                400, "stream_options: they need stream, which is not true", param="stream_options"
-            )
         dropped = sum(prompt.dropped for prompt in prompts)
         wanted = Wanted(
             route=self._route,
@@ -98,20 +108,20 @@ class Generation:
             usage=self._tells_usage(body),
             usage_always=bool(options and options.continuous_usage_stats),
             headers={"x-octavo-truncated": str(dropped)} if dropped else {},
+            max_tokens=params.max_tokens,
         )
-        return Answer(self.parts, wanted, form, make)
+        return Answer(
+            self.parts, wanted, form, make, lambda asks: self._log.answered(request_id, asks)
+        )
+
+    def _telling(self, body: SamplingBody) -> Telling:
+        interval = body.stream_interval or self.parts.settings.stream_interval
+        return Telling(
+            silent=bool(body.echo) and body.max_tokens == 0,
+            interval=interval if body.stream else NEVER,
+            kept=self._log.answers,
+        )
 
     def _tells_usage(self, body: SamplingBody) -> bool:
         options = body.stream_options
         return self.parts.settings.force_usage or bool(options and options.include_usage)
-
-    def _log(self, request: Request, body: SamplingBody, prompts: list[Prompt]) -> None:
-        settings = self.parts.settings
-        if settings.log_requests:
-            log.info(
-                "request %s: %s prompts %s, options %s",
-                request_id_of(request),
-                self._route,
-                [(one.text if one.text is not None else one.ids) for one in prompts],
-                body.model_dump(exclude_none=True, exclude={"prompt", "messages"}),
-            )

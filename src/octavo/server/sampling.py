@@ -30,6 +30,7 @@ _SAME = (
     "include_stop_str_in_output",
     "ignore_eos",
     "skip_special_tokens",
+    "detokenize",
     "use_beam_search",
     "beam_width",
     "length_penalty",

@@ -145,6 +145,17 @@ class Tokenizer:
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(f"the text cannot be encoded as UTF-8: {error}") from None
 
+    def encode_beside(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Like `encode`, for a thread of its own: others run meanwhile.
+
+        The library keeps the interpreter to itself for one text, and lets it go for several.
+        """
+        try:
+            encoded = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise RequestError(f"the text cannot be encoded as UTF-8: {error}") from None
+        return encoded[0].ids
+
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; bytes that are not UTF-8 become U+FFFD.
 

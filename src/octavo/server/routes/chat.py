@@ -6,6 +6,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
+from octavo.server.answers import Answer
 from octavo.server.body import bounded_route
 from octavo.server.chat_form import ChatForm
 from octavo.server.generate import Generation
@@ -29,6 +30,9 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
 
     @routes.post(PATH, responses=GENERATED, summary="Continue a conversation")
     async def create_chat_completion(body: ChatBody, request: Request) -> Response:
+        return await generation.counted(prepare(body, request))
+
+    async def prepare(body: ChatBody, request: Request) -> Answer:
         came_s = time.monotonic()
         head = generation.head(body)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)

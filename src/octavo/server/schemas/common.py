@@ -73,6 +73,7 @@ class SamplingBody(Body):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    detokenize: bool | None = Field(None, description="False: token ids alone, no text")
     use_beam_search: bool | None = None
     beam_width: Whole | None = within(minimum=1, about="Left out: n")
     length_penalty: float | None = within(minimum=-16, maximum=16)
