@@ -59,6 +59,8 @@ class EngineConfig:
     gpu_memory_utilization: float | None = None
     """Share of a GPU's memory that may be used, by whomever: weights, workspace, graphs and KV come
     out of it, and what others use. None: 0.9. On other devices there is no such thing."""
+    num_gpu_blocks_override: int | None = None
+    """Blocks of the KV pool, in place of what memory would allow; at most that. On any device."""
     max_num_seqs: int = 128
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
@@ -131,6 +133,13 @@ class EngineConfig:
         self._settle_count("max_long_partial_prefills", least=1)
         self._settle_count("max_model_len", least=2)
         self._settle_count("kv_cache_memory_bytes", least=1)
+        self._settle_count("num_gpu_blocks_override", least=1)
+        if self.num_gpu_blocks_override is not None and self.kv_cache_memory_bytes is not None:
+            raise ConfigError(
+                f"num_gpu_blocks_override is {self.num_gpu_blocks_override} and "
+                f"kv_cache_memory_bytes {self.kv_cache_memory_bytes}: give one of them, since both "
+                "say how large the pool is"
+            )
         self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
         self._settle_record()

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+import msgspec
+
 from octavo.contract.batch import Batch
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.loop import Loop
@@ -31,6 +33,7 @@ from octavo.engine.messages import (
     Resume,
     Said,
     Snapshot,
+    StepTimes,
     Stop,
     Submit,
     TakeSnapshot,
@@ -94,6 +97,8 @@ class Core:
         self.checks = Checks()
         """How often every count was recomputed; to be read only."""
         self._rounds = 0
+        self._times = StepTimes()
+        loop.measure(self._times)
         loop.show_plans(self._note_begun)
 
     def run(self) -> None:
@@ -203,18 +208,28 @@ class Core:
             waiting=waiting,
             num_blocks=self._facts.num_blocks,
             paused=self._paused,
+            times=self._times,
             checks=self.checks,
         )
 
     def _check(self) -> str:
-        """Recompute every count; returns what was wrong."""
+        """Recompute every count, and set right what is wrong; returns what was.
+
+        Raises Corrupted if it cannot be set right.
+        """
         self._looked_over = True
-        runs, failures = self.checks.runs + 1, self.checks.failures
+        before, wrong = self.checks, ""
+        self.checks = msgspec.structs.replace(before, runs=before.runs + 1)
         try:
             self._loop.check()
         except Corrupted as error:
-            self.checks = Checks(runs, failures + 1, last_error=str(error))
-            self._channel.send(Said(f"a count of the memory plane was wrong: {error}"))
-            return str(error)
-        self.checks = Checks(runs, failures, last_error=self.checks.last_error)
-        return ""
+            wrong = str(error)
+            out = self._loop.quarantine()
+            self.checks = Checks(before.runs + 1, before.failures + 1, out, wrong)
+            self._channel.send(
+                Said(
+                    f"counts of the KV memory were wrong: {wrong}; all cached texts are forgotten, "
+                    f"running requests compute theirs again, and {out} blocks are used no more"
+                )
+            )
+        return wrong

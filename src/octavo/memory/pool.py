@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId
@@ -40,6 +41,8 @@ class BlockPool:
         """Filled slots of held blocks, each counted once, times the weight of its group."""
         self.held_by_group = [0] * len(slot_weights)
         self.evictions = 0
+        self.quarantined: set[BlockId] = set()
+        """Blocks about which something was wrong: nobody is given them any more."""
         self.shelves = Shelves.of(policy, num_blocks)
         """The cached blocks."""
         self.shelves.overfull = self._trim
@@ -77,6 +80,8 @@ class BlockPool:
             group_blocks=tuple(self.held_by_group),
             blocks_cached=self.cached,
             blocks_pinned=self.shelves.pinned,
+            blocks_free=len(self._free),
+            evictions=self.evictions,
             tenant_blocks=tuple((one.name, one.live) for one in self.shares.accounts),
         )
 
@@ -205,6 +210,32 @@ class BlockPool:
             block.account = None
             self._free.append(block.id)
 
+    def suspects(self, holders: Mapping[BlockId, int]) -> set[BlockId]:
+        """Return the blocks whose counts or places contradict the true number of holders."""
+        free = Counter(self._free)
+        found: set[BlockId] = set()
+        for block in self.blocks:
+            idle = block.refs == 0 and block.id not in self.quarantined
+            cached = block.shelf is not None or self.shelves.is_pinned(block)
+            if (
+                block.refs != holders.get(block.id, 0)
+                or free[block.id] != (idle and block.key is None)
+                or cached != (idle and block.key is not None)
+            ):
+                found.add(block.id)
+        return found
+
+    def reset(self, withheld: Collection[BlockId]) -> None:
+        """Begin again with every block free, but those that are never given out any more."""
+        fresh = set(withheld) - self.quarantined
+        self.quarantined |= fresh
+        self.blocks[:] = [Block(i) for i in range(self.size)]
+        self.held = self.logical = self.shared = self.filled = 0
+        self.held_by_group[:] = [0] * len(self.held_by_group)
+        self.shares.reset(len(fresh))
+        self.shelves.reset()
+        self._free[:] = [i for i in range(self.size - 1, -1, -1) if i not in self.quarantined]
+
     def check(self, holders: Mapping[BlockId, int]) -> None:
         """Compare every count with the true number of holders of each block.
 
@@ -220,7 +251,13 @@ class BlockPool:
             wrong.append("a block is in the free list twice")
         idle = [b for b in self.blocks if b.refs == 0]
         wrong += [f"{b} is keyed but free" for b in idle if b.key is not None and b.id in free]
-        wrong += [f"{b} is lost" for b in idle if b.key is None and b.id not in free]
+        out = free | self.quarantined
+        wrong += [f"{b} is lost" for b in idle if b.key is None and b.id not in out]
+        wrong += [
+            f"{b} is quarantined, but in use"
+            for b in self.blocks
+            if b.id in self.quarantined and (b.refs or b.key is not None or b.id in free)
+        ]
         wrong += [f"{b} is held but free" for b in self.blocks if b.refs and b.id in free]
         counts = {
             "held": (self.held, sum(b.refs > 0 for b in self.blocks)),
