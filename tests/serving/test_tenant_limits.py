@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.contract.retention import TenantShare
 from octavo.errors import OverLimit
+from octavo.server.keys import KeyHolder, KeyTable
 from octavo.server.limits import TenantGate
 from octavo.server.tenants import Tenant, TenantLimits
+from octavo.testing.near_core import fake_loop
+from octavo.testing.near_server import served
 
 
 def tenant(name="a", **limits):
@@ -186,3 +190,54 @@ def test_a_queue_that_is_left_again_and_again_does_not_grow():
 
     line = next(iter(gate._lines.values()))
     assert len(list(itertools.islice(line.queue, 1000))) < 100
+
+
+def test_over_a_limit_is_429_and_a_full_server_503_each_with_a_time_to_come_back():
+    keys = KeyTable(
+        [
+            KeyHolder(tenant("a", max_running=1, max_queued=1), ("a",)),
+            KeyHolder(tenant("b", tokens_per_minute=10), ("b",)),
+            KeyHolder(tenant("c"), ("c",)),
+        ]
+    )
+
+    async def test(server):
+        def ask(key, tokens=5, most=4):
+            return server.client.post(
+                "/v1/completions",
+                json={"prompt": [1] * tokens, "max_tokens": most, "ignore_eos": True},
+                headers={"X-Api-Key": key},
+            )
+
+        running = [asyncio.create_task(ask("a", most=300)) for _ in range(2)]
+        while server.parts.gate.counts().get("a") != (1, 1):
+            await asyncio.sleep(0.001)
+        refused = await ask("a")
+        assert refused.status_code == 429
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert refused.headers["retry-after"] == "1"
+
+        assert (await ask("b", tokens=12)).status_code == 200
+        refused = await ask("b")
+        assert refused.status_code == 429
+        # 12 + 4 of 10 tokens: 7 are missing, and come within 42 seconds.
+        assert 35 <= int(refused.headers["retry-after"]) <= 42
+
+        waiting = asyncio.create_task(ask("c", most=300))
+        while "c" not in server.parts.gate.counts():
+            await asyncio.sleep(0.001)
+        refused = await ask("c")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["type"] == "overloaded_error"
+        assert "retry-after" in refused.headers
+        for task in (*running, waiting):
+            task.cancel()
+        await asyncio.gather(*running, waiting, return_exceptions=True)
+
+    served(
+        test,
+        build=lambda: fake_loop(tenants=[TenantShare(name) for name in "abc"]),
+        step_s=0.01,
+        keys=keys,
+        gate=TenantGate(3),
+    )
