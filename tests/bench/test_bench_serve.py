@@ -401,6 +401,16 @@ def test_the_console_block_has_the_usual_lines_and_the_share_that_was_cached(cap
         assert line in text
 
 
+def test_goodput_takes_its_bounds_as_several_words(capfd):
+    with served(Stub()) as address:
+        bench(address, "--goodput", "ttft:5000", "e2el:9000", "--json")
+        found = json.loads(capfd.readouterr().out)
+        bench(address, "--goodput", "e2el:0.001")
+
+    assert found["request_goodput"] == found["request_throughput"]
+    assert "Request goodput (req/s):                 0.00" in capfd.readouterr().out
+
+
 def test_two_runs_of_one_seed_find_nothing_of_each_other():
     with served(stub := Stub()) as address:
         bench(address, "--random-range-ratio", "0.5", "--json")
@@ -513,6 +523,7 @@ def test_failures_are_counted_told_and_the_exit_status(capfd):
         (["--cache", "empty"], "needs --admin-api-key"),
         (["--percentile-metrics", "ttft,xyz"], "'xyz' is not one of"),
         (["--curve", "1,2", "--max-concurrency", "3"], "give one of them"),
+        (["--curve", "1,7"], "--num-prompts is 6: raise it"),
         (["--extra-body", "[1]"], "no JSON object"),
         (["--header", "novalue"], "must be name=value"),
         (["--request-rate", "0"], "--request-rate must be above 0"),
