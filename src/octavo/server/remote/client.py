@@ -242,7 +242,7 @@ class ProcessCore:
                 began_s = time.monotonic()
                 try:
                     await self._begin()
-                except OctavoError as error:
+                except (OctavoError, OSError) as error:
                     words = str(error)
                 else:
                     break
@@ -259,9 +259,10 @@ class ProcessCore:
             silence.cancel()
             end.cancel()
         words = f"the engine has failed: {self._failure}" if self._failure else words
+        self.last_words = words
         self.state = CoreState.RESTARTING
-        await self._bury(process)
         self._lose(words)
+        await self._bury(process)
         return words
 
     async def _watch_silence(self, process: CoreProcess) -> None:
