@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from random import Random
 
 import pytest
 
@@ -33,9 +34,11 @@ from octavo.engine.messages import (
     read_report,
 )
 from octavo.errors import Corrupted
+from octavo.testing.damage import DAMAGES
 from octavo.testing.fake_runner import FakeRunner, expected_output
 from octavo.testing.near_core import fake_loop
 
+random = Random(5)
 PROMPT = (1, 2, 3, 4, 5)
 
 
@@ -61,14 +64,21 @@ class Script:
         self._later[steps] = commands
         return self
 
+    def damaged(self, kind):
+        """Return what does damage to the memory plane, to be brought like a command."""
+        return lambda: DAMAGES[kind](self.loop._cache.device, random)
+
     def run(self):
         self.core.run()
         return self
 
     def receive(self, timeout_s):
         self._coming += self._later.pop(self.runner.submitted, ())
-        if self._coming:
-            return read_command(pack(self._coming.popleft()))
+        while self._coming:
+            command = self._coming.popleft()
+            if not callable(command):
+                return read_command(pack(command))
+            command()
         if timeout_s:
             self._idle -= 1
             if self._idle < 0:
@@ -240,20 +250,38 @@ def test_an_engine_that_has_done_nothing_has_nothing_to_recompute():
     assert Script(idle=5).run().core.checks.runs == 0
 
 
-def test_a_count_that_is_wrong_is_told_and_counted():
-    script = Script(ask(), Check(4), idle=3)
-
-    def check():
-        raise Corrupted("block 3 has two holders")
-
-    script.loop.check = check
+def test_a_count_that_is_wrong_is_told_and_set_right_and_requests_go_on():
+    script = Script(ask(max_tokens=20), ask("s", n=2, max_tokens=20, temperature=1.0), idle=3)
+    script.at(6, script.damaged("a holder is made up"), Check(4), Check(5), TakeSnapshot(6))
     script.run()
 
-    (checked,) = script.of(Checked)
-    assert checked.error == "block 3 has two holders"
-    assert checked.checks.failures == 1
-    assert "block 3" in script.of(Said)[0].text
-    assert len(script.tokens()) == 8, "requests go on"
+    first, second = script.of(Checked)
+    assert "holders" in first.error
+    assert first.checks.failures == first.checks.quarantined == 1
+    assert second.error == ""
+    assert second.checks.quarantined == 1
+    assert "1 blocks are used no more" in script.of(Said)[0].text
+    expected = [expected_output(list(PROMPT), choice_seed(3, i), 20, 50) for i in range(2)]
+    assert script.tokens() == script.tokens("s", 0) == expected[0]
+    assert script.tokens("s", 1) == expected[1]
+
+
+def test_what_is_wrong_when_the_engine_is_idle_is_found_by_itself():
+    script = Script(ask(), idle=4)
+    script.at(8, script.damaged("a free block is lost"))
+    script.run()
+
+    assert script.core.checks.failures == 1
+    script.loop.check()
+
+
+def test_an_engine_that_cannot_be_set_right_ends():
+    script = Script(ask(), num_blocks=1 + 8)
+    script.at(8, *[script.damaged("a holder is made up")] * 40, Check(1))
+
+    with pytest.raises(Corrupted, match="something is wrong with"):
+        script.run()
+    assert script.runner.closed
 
 
 def test_an_engine_that_nobody_hears_ends():
@@ -293,3 +321,30 @@ def test_answers_are_those_of_the_model():
     heard = Script(ask()).run()
 
     assert heard.tokens() == expected_output(list(PROMPT), choice_seed(3, 0), 8, 50)
+
+
+def test_a_snapshot_says_where_the_time_of_steps_goes_and_what_they_compute():
+    heard = Script(ask(), idle=3).at(8, TakeSnapshot(1)).run()
+
+    (counted,) = heard.of(Counted)
+    times, stats = counted.snapshot.times, counted.snapshot.stats
+    assert times.plan.count == times.tokens.count == stats.steps
+    assert times.tokens.total == len(PROMPT) + 7
+    assert stats.steps - 1 <= times.run.count == times.apply.count <= stats.steps
+
+
+def test_the_blocks_of_a_snapshot_add_up():
+    script = Script(ask(max_tokens=40), ask("s", n=2, max_tokens=40, temperature=1.0), idle=3)
+    (counted,) = script.at(20, TakeSnapshot(1)).run().of(Counted)
+
+    usage = counted.snapshot.usage
+    assert (
+        usage.blocks_free + usage.blocks_cached + usage.blocks_used == counted.snapshot.num_blocks
+    )
+
+
+def test_a_request_that_ends_before_it_has_begun_is_not_looked_for_any_more():
+    script = Script(ask("a", max_tokens=40), ask("b"), max_num_seqs=1, idle=3)
+    script.at(5, Finish("b", 0)).run()
+
+    assert not script.core._fresh

@@ -154,3 +154,17 @@ def test_forks_survive_preemption():
     assert driver.scheduler.stats.preemptions > 0
     assert all(len(answer.tokens) == 20 for answer in driver.answers.values())
     driver.check_answers()
+
+
+def test_a_preemption_says_why_and_the_last_token_how_often():
+    driver = Driver.paged(12, storm_guard_tokens=1)
+    driver.add_all([make_request(f"r{i}", [i + 1, 2, 3], max_tokens=30) for i in range(3)])
+    last = {}
+    for _ in range(200):
+        last.update({u.request_id: u for u in driver.step() if u.finish is not None})
+
+    stats = driver.scheduler.stats
+    assert set(stats.preemptions_by_reason) == {"no_room"}
+    assert stats.preemptions_by_reason["no_room"] == stats.preemptions > 0
+    assert sum(update.preemptions for update in last.values()) == stats.preemptions
+    assert last["r0"].preemptions == 0

@@ -243,3 +243,5 @@ class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
     prompt but the first."""
     miss: Miss | None = None
     """With the first token: why the rest of the prompt was not in memory."""
+    preemptions: int = 0
+    """With the last token: how often it gave back its blocks and computed its text again."""

@@ -34,5 +34,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Hold a known text, and nobody holds them; those that pins hold are among them."""
     blocks_pinned: int = 0
     """Cached blocks that pins keep from eviction."""
+    blocks_free: int = 0
+    """Nobody holds them, and they hold no known text; nor are they quarantined."""
+    evictions: int = 0
+    """Texts of blocks that have been given up so far, to make room."""
     tenant_blocks: tuple[tuple[str, int], ...] = ()
     """(tenant, its blocks): in use, cached and pinned. Empty for contiguous regions."""

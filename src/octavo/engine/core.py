@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+import msgspec
+
 from octavo.contract.batch import Batch
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.loop import Loop
@@ -31,6 +33,7 @@ from octavo.engine.messages import (
     Resume,
     Said,
     Snapshot,
+    StepTimes,
     Stop,
     Submit,
     TakeSnapshot,
@@ -40,6 +43,9 @@ from octavo.errors import Corrupted, RequestError
 
 IDLE_S = 1.0
 """With nothing to do for so long, every count is recomputed, once."""
+
+_RARELY = 100
+"""Recomputing takes at most one part in so many of the time: who comes meanwhile waits for it."""
 
 _LOOK_ROUND = 256
 """Steps after which a busy engine looks whether anybody is left to hear of them."""
@@ -88,12 +94,16 @@ class Core:
         self._stopped = False
         self._looked_over = True
         """Every count was recomputed since the last work."""
+        self._check_again_s = 0.0
+        """Not before this time by itself."""
         self._fresh: set[str] = set()
         """Requests for which nothing has been computed."""
         self._begun: list[Begun] = []
         self.checks = Checks()
         """How often every count was recomputed; to be read only."""
         self._rounds = 0
+        self._times = StepTimes()
+        loop.measure(self._times)
         loop.show_plans(self._note_begun)
 
     def run(self) -> None:
@@ -121,10 +131,15 @@ class Core:
         if self._loop.busy and not self._paused:
             self._looked_over = False
             self._tell(self._loop.step())
-        elif silent and not self._looked_over and not self._loop.busy:
-            self._check()
+        elif silent and not (self._looked_over or self._loop.busy):
+            before_s = self._clock()
+            if before_s >= self._check_again_s:
+                self._check()
+                self._check_again_s = before_s + _RARELY * (self._clock() - before_s)
 
     def _tell(self, updates: list[Update]) -> None:
+        if self._fresh:  # one may end before anything is computed for it
+            self._fresh -= {update.request_id for update in updates if update.finish is not None}
         if updates or self._begun:
             begun, self._begun = tuple(self._begun), []
             steps = self._loop.stats.steps
@@ -149,6 +164,7 @@ class Core:
                 self._fresh.discard(request_id)
                 self._loop.abort(request_id)
             case Finish(request_id=request_id, index=index):
+                self._fresh.discard(request_id)  # it has text: it has begun
                 self._loop.finish(request_id, index)
             case TakeSnapshot(call=call):
                 self._channel.send(Counted(call, self._snapshot()))
@@ -203,18 +219,29 @@ class Core:
             waiting=waiting,
             num_blocks=self._facts.num_blocks,
             paused=self._paused,
+            times=self._times,
             checks=self.checks,
+            blocks=self._loop.block_times,
         )
 
     def _check(self) -> str:
-        """Recompute every count; returns what was wrong."""
+        """Recompute every count, and set right what is wrong; returns what was.
+
+        Raises Corrupted if it cannot be set right.
+        """
         self._looked_over = True
-        runs, failures = self.checks.runs + 1, self.checks.failures
+        before, wrong = self.checks, ""
+        self.checks = msgspec.structs.replace(before, runs=before.runs + 1)
         try:
             self._loop.check()
         except Corrupted as error:
-            self.checks = Checks(runs, failures + 1, last_error=str(error))
-            self._channel.send(Said(f"a count of the memory plane was wrong: {error}"))
-            return str(error)
-        self.checks = Checks(runs, failures, last_error=self.checks.last_error)
-        return ""
+            wrong = str(error)
+            out = self._loop.quarantine()
+            self.checks = Checks(before.runs + 1, before.failures + 1, out, wrong)
+            self._channel.send(
+                Said(
+                    f"counts of the KV memory were wrong: {wrong}; all cached texts are forgotten, "
+                    f"running requests compute theirs again, and {out} blocks are used no more"
+                )
+            )
+        return wrong

@@ -11,6 +11,7 @@ from octavo.contract.batch import Batch, StepResult
 from octavo.contract.ids import SeqId
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
+from octavo.engine.messages import BlockTimes, StepTimes
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.stats import Stats
@@ -75,11 +76,15 @@ class Loop:
         self._runner = runner
         self._depth = depth
         self._clock = clock
-        self._in_flight: deque[Batch] = deque()
+        self._in_flight: deque[tuple[Batch, float]] = deque()
+        """Steps, and what submitting each has taken."""
         self._backlog: list[Update] = []
         """News that the caller has not been given yet: an interrupt came between."""
         self._observers: list[Observer] = []
         self._show: Callable[[Batch, float], None] | None = None
+        self._times: StepTimes | None = None
+        self.block_times: BlockTimes | None = None
+        """How long blocks stay, if that is measured; set by whoever measures it."""
 
     def show_plans(self, show: Callable[[Batch, float], None]) -> None:
         """Let every batch be seen before it is submitted, with the time it was planned at.
@@ -87,6 +92,10 @@ class Loop:
         show: must be quick, and raise and change nothing.
         """
         self._show = show
+
+    def measure(self, times: StepTimes) -> None:
+        """Add to these times from now on, step by step."""
+        self._times = times
 
     def watch(self, observer: Observer) -> None:
         """Tell an observer of every request from now on."""
@@ -165,6 +174,17 @@ class Loop:
         """Recompute every count of the memory plane. Raises Corrupted."""
         self._cache.check()
 
+    def quarantine(self) -> int:
+        """Let every request begin again, without blocks about which something is wrong.
+
+        Returns how many blocks are given out no more. Raises Corrupted if it does not help.
+        """
+        while self._in_flight:
+            self._backlog += self._collect()
+        count, ends = self._scheduler.quarantine()
+        self._backlog += ends
+        return count
+
     def step(self) -> list[Update]:
         """Submit one step if there is work, and take in one result if it is time."""
         planned_s = self._clock()
@@ -172,6 +192,9 @@ class Loop:
         if batch is not None:
             if self._show is not None:
                 self._show(batch, planned_s)
+            if self._times is not None:
+                self._times.plan.add(self._clock() - planned_s)
+                self._times.tokens.add(sum([len(piece.tokens) for piece in batch.slices]))
             self._submit(batch)
         if self._in_flight and (batch is None or len(self._in_flight) >= self._depth):
             self._backlog += self._collect()
@@ -192,6 +215,7 @@ class Loop:
             observer.close()
 
     def _submit(self, batch: Batch) -> None:
+        before_s = self._clock()
         try:
             self._runner.submit(batch)
         except BaseException:
@@ -203,14 +227,22 @@ class Loop:
             lost = StepResult(batch.step, failed=moves, error="interrupted", interrupted=True)
             self._backlog += self._apply(batch, lost)
             raise
-        self._in_flight.append(batch)
+        self._in_flight.append((batch, self._clock() - before_s))
 
     def _collect(self) -> list[Update]:
+        before_s = self._clock()
         result = self._runner.collect()
-        while result.step < self._in_flight[0].step:
+        while result.step < self._in_flight[0][0].step:
             # The runner had taken a step already when its submission was interrupted.
             result = self._runner.collect()
-        return self._apply(self._in_flight.popleft(), result)
+        batch, submitting_s = self._in_flight.popleft()
+        if self._times is None:
+            return self._apply(batch, result)
+        ran_s = self._clock()
+        updates = self._apply(batch, result)
+        self._times.run.add(submitting_s + ran_s - before_s)
+        self._times.apply.add(self._clock() - ran_s)
+        return updates
 
     def _apply(self, batch: Batch, result: StepResult) -> list[Update]:
         updates = self._scheduler.apply(batch, result)

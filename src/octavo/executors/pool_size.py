@@ -57,7 +57,26 @@ def num_blocks_of(
     )
     for line in plan.show():
         report(line)
-    return plan.num_blocks
+    return _asked_for(config, executor.layout, plan.num_blocks) or plan.num_blocks
+
+
+def _asked_for(config: EngineConfig, layout: KVLayout, most: int) -> int | None:
+    """Return the blocks that the settings name; None: they name no number.
+
+    Raises ConfigError if the memory does not hold them, or they do not hold one token.
+    """
+    count, least = (
+        config.num_gpu_blocks_override,
+        layout.peak_blocks(2, config.max_num_batched_tokens),
+    )
+    if count is None:
+        return None
+    if not least <= count <= most:
+        raise ConfigError(
+            f"num_gpu_blocks_override is {count}, but one sequence needs at least {least} blocks "
+            f"and the memory holds {most}: choose a number between them, or lower block_size"
+        )
+    return count
 
 
 def _cpu_flags(config: EngineConfig, checkpoint: Checkpoint, longest: int) -> list[str]:
@@ -90,6 +109,9 @@ def pool_blocks(
             f"{(free + weight_bytes) / 2**30:.2f} GiB of memory are free: choose a smaller model, "
             "shape or dtype"
         )
+    count = _asked_for(config, layout, layout.blocks_in(free))
+    if count is not None:
+        return count
     if wanted is None:
         ceiling = config.max_num_seqs * layout.peak_blocks(longest, step) * layout.block_bytes
         wanted = min(int(free * _SHARE), ceiling)

@@ -38,6 +38,11 @@ class Allocator:
         self._copies.append(Copy(source.id, target))
         source.busy_step = max(source.busy_step, step)
 
+    def reset(self) -> None:
+        """No table has a block, and no copy waits for a step."""
+        self._copies.clear()
+        self.promises.reset()
+
     def grow(self, *parts: tuple[Table, int, int]) -> bool:
         """Let tables own their partial block and have blocks up to a position; or change nothing.
 

@@ -38,6 +38,10 @@ class Ledger:
             }
         )
 
+    def reset(self) -> None:
+        """Forget all tentative blocks: no step is in flight."""
+        self._open.clear()
+
     def tainted(self, failed: StepId, doomed: set[SeqId], alive: Container[SeqId]) -> list[Block]:
         """Return the tentative blocks that cannot be trusted after a failed step.
 

@@ -49,7 +49,8 @@ class KVCacheManager:
         self._prefixes = PrefixFinder(groups, tiers)
         self._misses = MissFinder(groups, tiers)
         self._tiers = tiers
-        self._device = tiers[0]
+        self.device = self._device = tiers[0]
+        """Where sequences compute; to be read only."""
         self._pool = tiers[0].pool
         self._placement = placement or DeviceOnly()
         self._tables: dict[SeqId, Table] = {}
@@ -145,6 +146,8 @@ class KVCacheManager:
 
         now_s: seconds on the engine's clock.
         """
+        if self._pool.residency is not None:
+            self._pool.residency.now_s = now_s
         if self._device.departures is not None:
             self._device.departures.advance(now_s, self._pool.evictions)
         return self._retentions.pass_time(now_s)
@@ -355,14 +358,34 @@ class KVCacheManager:
         """Forget all cached texts that nobody uses; returns the number of blocks."""
         return sum(tier.clear() for tier in self._tiers)
 
+    def quarantine(self) -> int:
+        """Begin again without the blocks about which something is wrong; returns how many are out.
+
+        No step may be in flight, and no move open. No sequence has blocks after it, and no text is
+        known: of what was written beside a wrong count nothing can be trusted. Raises Corrupted if
+        that would leave less than half of a tier.
+        """
+        assert not self._transfers.open, f"{self._transfers.open} moves are open"
+        holders = self._holders()
+        found = [tier.suspects(held) for tier, held in zip(self._tiers, holders, strict=True)]
+        for tier, suspects in zip(self._tiers, found, strict=True):
+            out = tier.pool.quarantined | suspects
+            if 2 * len(out) > tier.pool.size:
+                raise Corrupted(
+                    f"{tier.name}: something is wrong with {len(out)} of {tier.pool.size} blocks"
+                )
+        self._tables.clear()
+        self._ledger.reset()
+        self._allocator.reset()
+        for tier, suspects in zip(self._tiers, found, strict=True):
+            tier.reset(suspects)
+        self.check()
+        return sum(len(tier.pool.quarantined) for tier in self._tiers)
+
     def check(self) -> None:
         """Recompute every count from the tables and open moves. Raises Corrupted."""
-        tables: Counter[BlockId] = Counter()
-        for table in self._tables.values():
-            tables.update(table.blocks())
-        for number, tier in enumerate(self._tiers):
-            held = self._transfers.holders(number)
-            tier.check(tables + held if number == 0 else held)
+        for tier, held in zip(self._tiers, self._holders(), strict=True):
+            tier.check(held)
         # A pin of a cached text takes what may have been promised.
         most = self._pool.available + self._pool.shelves.pinned
         self._promises.check(self._tables.values(), most, moving=self.open_moves > 0)
@@ -372,6 +395,13 @@ class KVCacheManager:
             raise Corrupted(f"tentative blocks of steps {sorted(lost)} are in no step's account")
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _holders(self) -> list[Counter[BlockId]]:
+        """Count, tier by tier, how many tables and open moves hold each block."""
+        held = [self._transfers.holders(number) for number in range(len(self._tiers))]
+        for table in self._tables.values():
+            held[0].update(table.blocks())
+        return held
 
     def _adopt_runs(self, seq: Sequence, table: Table, hit: Hit) -> None:
         """Fill a new table with the known prefix; blocks of slower tiers get loads."""

@@ -161,6 +161,13 @@ class Pins:
         self._end(names)
         return bool(names)
 
+    def reset(self) -> None:
+        """Forget all pins; requests that named them may still leave."""
+        self._pins.clear()
+        self._holders.clear()
+        self._texts_of.clear()
+        self._timers = Timers()
+
     def check(self) -> None:
         """Count again. Raises Corrupted."""
         holders: dict[Label, set[Pin]] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockId
@@ -10,6 +11,7 @@ from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, OutOfBlocks
 from octavo.memory.block import Block
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.residency import Residency
 from octavo.memory.shares import Account
 from octavo.memory.shelves import Shelves
 
@@ -40,12 +42,16 @@ class BlockPool:
         """Filled slots of held blocks, each counted once, times the weight of its group."""
         self.held_by_group = [0] * len(slot_weights)
         self.evictions = 0
+        self.quarantined: set[BlockId] = set()
+        """Blocks about which something was wrong: nobody is given them any more."""
         self.shelves = Shelves.of(policy, num_blocks)
         """The cached blocks."""
         self.shelves.overfull = self._trim
         self.shares = self.shelves.shares
         assert self.shares.size == num_blocks, f"shares of {self.shares.size} blocks"
         self._several = self.shares.several
+        self.residency: Residency | None = None
+        """Follows some of the blocks, if somebody wants to know."""
         self._on_evict = on_evict
         self._weights = slot_weights
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -77,6 +83,8 @@ class BlockPool:
             group_blocks=tuple(self.held_by_group),
             blocks_cached=self.cached,
             blocks_pinned=self.shelves.pinned,
+            blocks_free=len(self._free),
+            evictions=self.evictions,
             tenant_blocks=tuple((one.name, one.live) for one in self.shares.accounts),
         )
 
@@ -103,6 +111,8 @@ class BlockPool:
         self.held += count
         self.held_by_group[group] += count
         self.logical += count
+        if self.residency is not None:
+            self.residency.begin(taken)
         return [block.id for block in taken]
 
     def share(self, ids: Iterable[BlockId]) -> None:
@@ -120,6 +130,8 @@ class BlockPool:
         if idle:
             self.shelves.remove_all(idle)
             self._hold(idle, 1)
+            if self.residency is not None:
+                self.residency.use(idle)
 
     def reuse(self, ids: Iterable[BlockId]) -> None:
         """Add one holder to each block, as `share`, since its text is used once more.
@@ -156,6 +168,8 @@ class BlockPool:
                 self.shared -= 1
         if idle:
             self._hold(idle, -1)
+            if self.residency is not None:
+                self.residency.rest(idle)
             self._lay_down(idle)
         if wrong is not None:
             raise Corrupted(f"block {wrong.id} was dropped more often than held")
@@ -200,10 +214,37 @@ class BlockPool:
         """Evict what a tenant has above its maximum, as far as it is cached."""
         while account.live > account.maximum and account.cached:
             block = self.shelves.pop(account)
-            self.evictions += 1
-            self._on_evict([block])
+            self._evict([block])
             block.account = None
             self._free.append(block.id)
+
+    def suspects(self, holders: Mapping[BlockId, int]) -> set[BlockId]:
+        """Return the blocks whose counts or places contradict the true number of holders."""
+        free = Counter(self._free)
+        found: set[BlockId] = set()
+        for block in self.blocks:
+            idle = block.refs == 0 and block.id not in self.quarantined
+            cached = block.shelf is not None or self.shelves.is_pinned(block)
+            if (
+                block.refs != holders.get(block.id, 0)
+                or free[block.id] != (idle and block.key is None)
+                or cached != (idle and block.key is not None)
+            ):
+                found.add(block.id)
+        return found
+
+    def reset(self, withheld: Collection[BlockId]) -> None:
+        """Begin again with every block free, but those that are never given out any more."""
+        fresh = set(withheld) - self.quarantined
+        self.quarantined |= fresh
+        self.blocks[:] = [Block(i) for i in range(self.size)]
+        self.held = self.logical = self.shared = self.filled = 0
+        self.held_by_group[:] = [0] * len(self.held_by_group)
+        if self.residency is not None:
+            self.residency.reset()
+        self.shares.reset(len(fresh))
+        self.shelves.reset()
+        self._free[:] = [i for i in range(self.size - 1, -1, -1) if i not in self.quarantined]
 
     def check(self, holders: Mapping[BlockId, int]) -> None:
         """Compare every count with the true number of holders of each block.
@@ -220,7 +261,13 @@ class BlockPool:
             wrong.append("a block is in the free list twice")
         idle = [b for b in self.blocks if b.refs == 0]
         wrong += [f"{b} is keyed but free" for b in idle if b.key is not None and b.id in free]
-        wrong += [f"{b} is lost" for b in idle if b.key is None and b.id not in free]
+        out = free | self.quarantined
+        wrong += [f"{b} is lost" for b in idle if b.key is None and b.id not in out]
+        wrong += [
+            f"{b} is quarantined, but in use"
+            for b in self.blocks
+            if b.id in self.quarantined and (b.refs or b.key is not None or b.id in free)
+        ]
         wrong += [f"{b} is held but free" for b in self.blocks if b.refs and b.id in free]
         counts = {
             "held": (self.held, sum(b.refs > 0 for b in self.blocks)),
@@ -247,6 +294,12 @@ class BlockPool:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
+    def _evict(self, blocks: list[Block]) -> None:
+        self.evictions += len(blocks)
+        if self.residency is not None:
+            self.residency.end(blocks)
+        self._on_evict(blocks)
+
     def _give(self, count: int, account: Account) -> list[Block]:
         """Give a tenant from one to so many blocks: free ones, or else cached ones."""
         free, spare = self._free, self.shares.spare(account)
@@ -254,8 +307,7 @@ class BlockPool:
             given = [self.blocks[free.pop()] for _ in range(min(count, spare, len(free)))]
         else:
             given = self.shelves.pop_some(count, account)
-            self.evictions += len(given)
-            self._on_evict(given)
+            self._evict(given)
         for block in given:
             block.account = account
         account.held += len(given)

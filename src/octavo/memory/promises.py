@@ -78,6 +78,10 @@ class Promises:
         if owed != table.owed:
             self._owe(table, owed)
 
+    def reset(self) -> None:
+        """Owe nothing to anybody; the accounts are reset by their owner."""
+        self.owed = 0
+
     def close(self, table: Table) -> None:
         """Owe nothing to a sequence that is released."""
         self._owe(table, 0)

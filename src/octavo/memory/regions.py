@@ -179,6 +179,11 @@ class RegionCache:
 
     # ── what only paging has ──────────────────────────────────────────────────────────────
 
+    def quarantine(self) -> int:
+        """Regions are a baseline: what is wrong with them stays. Raises Corrupted."""
+        self.check()
+        return 0
+
     def expect(self, request: Request) -> None:
         """Regions keep nothing. Raises RequestError if something is to be kept, or a tenant's."""
         if request.retention or request.tenant != DEFAULT_TENANT:

@@ -263,6 +263,17 @@ class Shares:
                 self._over = [(-over, number) for number, over in self._noted.items()]
                 heapify(self._over)
 
+    def reset(self, lost: int) -> None:
+        """Begin again with no block in use; from now on there are so many fewer."""
+        self.size -= lost
+        for account in self.accounts:
+            account.held = account.cached = account.pinned = account.owed = 0
+            account.kept = account.claimed = 0
+        self._changed.clear()
+        self._kept = self._claimed = 0
+        self._over.clear()
+        self._noted.clear()
+
     def check(self, blocks: Iterable[Block], pinned: Iterable[Block]) -> None:
         """Count each account's blocks again. Raises Corrupted.
 

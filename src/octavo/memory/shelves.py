@@ -49,12 +49,8 @@ class Shelves:
         self._timers: Timers[BlockId] = Timers()
         self._timed: dict[BlockId, Block] = {}
         """Evictable blocks that have a deadline."""
-        self._shelves: list[dict[int, Shelf]] = [{} for _ in shares.accounts]
-        """By account, and by the bit of the class."""
-        self._classes = [0] * len(shares.accounts)
-        """By account, the bits of the classes with blocks."""
         self._several = len(shares.accounts) > 1
-        self._normal = [self._shelf(account, NORMAL_PRIORITY) for account in shares.accounts]
+        self._build()
         self.policy_name = type(self._normal[0].bag).__name__.lower()
         """Of the policy that decides inside a class."""
         self.hears_hits = hasattr(self._normal[0].bag, "hit")
@@ -62,6 +58,27 @@ class Shelves:
         self.pins.lets_go = self._let_go
         self.overfull: Callable[[Account], None] = _nobody
         """Told of a tenant that has come above its maximum, and has cached blocks to give up."""
+
+    def _build(self) -> None:
+        """Make empty shelves."""
+        self._shelves: list[dict[int, Shelf]] = [{} for _ in self.shares.accounts]
+        """By account, and by the bit of the class."""
+        self._classes = [0] * len(self.shares.accounts)
+        """By account, the bits of the classes with blocks."""
+        self._normal = [self._shelf(account, NORMAL_PRIORITY) for account in self.shares.accounts]
+
+    def reset(self) -> None:
+        """Begin again without any block. Pins stay, unless their own counts are wrong."""
+        self._pinned.clear()
+        self._labels.clear()
+        self._timed.clear()
+        self._timers = Timers()
+        self._size = 0
+        self._build()
+        try:
+            self.pins.check()
+        except Corrupted:
+            self.pins.reset()
 
     @classmethod
     def of(cls, policy: EvictionPolicy, num_blocks: int) -> Shelves:
@@ -249,7 +266,7 @@ class Shelves:
         shelves = self._shelves[account.number]
         shelf = shelves.get(bit)
         if shelf is None:
-            shelf = shelves[bit] = Shelf(account, bit, self._make())
+            shelf = shelves[bit] = Shelf(account, bit, _emptied(self._make()))
         return shelf
 
     def _add_alike(self, blocks: list[Block], account: Account, kept: Kept | None) -> None:
@@ -297,6 +314,13 @@ class Shelves:
             for block in blocks:
                 if self._timed.pop(block.id, None) is not None:
                     self._timers.cancel(block.id)
+
+
+def _emptied(bag: EvictionPolicy) -> EvictionPolicy:
+    """Return a bag without blocks; only one that is made once for all can have any."""
+    while len(bag):
+        bag.pop()
+    return bag
 
 
 def _nobody(account: Account) -> None:

@@ -68,6 +68,11 @@ class Siblings:
             if len(known) == 1:
                 (families[block.parent],) = known
 
+    def clear(self) -> None:
+        """Let go of all blocks."""
+        for families in self._families:
+            families.clear()
+
     def follow(self, group: int, parent: BlockKey) -> bool:
         """Return True if any block follows `parent`."""
         return parent in self._families[group]

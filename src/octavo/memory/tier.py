@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, KeysView, Mapping
+from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
 from typing import NamedTuple
 
 from octavo.contract.ids import BlockId, BlockKey, StepId
@@ -152,6 +152,29 @@ class Tier:
         for block in idle:
             self.withdraw(block, MissReason.CLEARED)
         return len(idle)
+
+    def suspects(self, holders: Mapping[BlockId, int]) -> set[BlockId]:
+        """Return the blocks about which counts or index contradict the true holders."""
+        found = self.pool.suspects(holders)
+        there: set[BlockId] = set()
+        for group, part in enumerate(self._index):
+            for key, block in part.items():
+                there.add(block.id)
+                if block.key != key or block.group != group:
+                    found.add(block.id)
+        return found | {b.id for b in self.pool.blocks if b.key is not None and b.id not in there}
+
+    def reset(self, withheld: Collection[BlockId]) -> None:
+        """Begin again without any text or holder, and never give out some of the blocks."""
+        if self.departures is not None:
+            for block in self.keyed():
+                if block.key is not None:
+                    self.departures.note(block, MissReason.CLEARED)
+        for part in self._index:
+            part.clear()
+        if self.siblings is not None:
+            self.siblings.clear()
+        self.pool.reset(withheld)
 
     def check(self, holders: Mapping[BlockId, int]) -> None:
         """Check pool and index against the true holders. Raises Corrupted."""

@@ -65,7 +65,7 @@ class BeamSearch:
         self.sliced: StepId = 0
         """The last step that computes something for a member: it computes nothing more for it."""
         self.done = False
-        self._limit = first.limit
+        self.limit = first.limit
         self._ends = ends_of(first.request)
 
     @property
@@ -86,7 +86,7 @@ class BeamSearch:
         params = self.request.sampling
         length = self.members[0].length + 1
         best = self._best(candidates, params.candidates(len(self._ends)))
-        if length >= self._limit:
+        if length >= self.limit:
             complete, following = best[: self.width], list[_Continuation]()
         else:
             complete = [one for one in best[: self.width] if one.token in self._ends]
@@ -134,5 +134,5 @@ class BeamSearch:
             return True
         output = length - len(self.request.prompt)
         if params.early_stopping == "never" and params.length_penalty > 0:
-            output = self._limit - len(self.request.prompt)
+            output = self.limit - len(self.request.prompt)
         return best / output**params.length_penalty > self.ended[-1].score

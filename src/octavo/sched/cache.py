@@ -176,6 +176,14 @@ class Cache(Protocol):
         """Forget cached texts that nobody uses; returns the number of blocks."""
         ...
 
+    def quarantine(self) -> int:
+        """Begin again without blocks about which something is wrong; returns how many are out.
+
+        No step may be in flight, and no move open; no sequence has blocks afterwards. Raises
+        Corrupted if that does not help.
+        """
+        ...
+
     def check(self) -> None:
         """Recompute every count. Raises Corrupted."""
         ...

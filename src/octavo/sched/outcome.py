@@ -52,12 +52,13 @@ def update_of(
     request = seq.request
     update = (request.id, seq.index, (token,), sampled.logprob, cached, finish, stop_token, None)
     first = len(seq.tokens) == seq.prompt_length + 1
-    if sampled.logprobs is None and not first:
+    if sampled.logprobs is None and not first and not (finish and seq.preemptions):
         return Update(*update)
     logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
+    preemptions = seq.preemptions if finish else 0
     if not first:
-        return Update(*update, logprobs)
-    return Update(*update, logprobs, tuple(seq.scores), _miss_of(seq))
+        return Update(*update, logprobs, preemptions=preemptions)
+    return Update(*update, logprobs, tuple(seq.scores), _miss_of(seq), preemptions)
 
 
 def _miss_of(seq: Sequence) -> Miss | None:
@@ -72,6 +73,7 @@ def results_of(search: BeamSearch) -> list[Update]:
             request.id, index, text.tokens, text.logprob, cached, text.finish, text.stop_token,
             prompt_logprobs=() if index else search.scores,
             miss=None if index else _miss_of(search.leader),
+            preemptions=search.leader.preemptions,
         )
         for index, text in enumerate(search.ended)
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.contract.batch import Batch, Sampled, StepResult
 from octavo.contract.ids import SeqId
 from octavo.contract.request import Sequence, Update
+from octavo.errors import RequestError
 from octavo.sched.beams import BeamSearch
 from octavo.sched.cache import Cache
 from octavo.sched.outcome import (
@@ -58,6 +59,28 @@ class Results:
                     updates.append(self._append(seq, result.sampled[sample.seq]))
         for search in searches.values():
             updates += self._advance(search, result)
+        return updates
+
+    def shorten_all(self) -> list[Update]:
+        """Let no text grow longer than fits by now; returns the ends of those that are longer."""
+        updates: list[Update] = []
+        for seq in self._roster.all():
+            if self._roster.get(seq.id) is not seq:
+                continue  # ended with the others of its search
+            request = seq.request
+            width = request.sampling.choices if seq.beam else 1
+            room = seq.limit - seq.prompt_length
+            try:
+                seq.limit = self._cache.limit(
+                    seq.prompt_length, room, seq.limit, width, request.tenant
+                )
+                error = f"the KV memory holds only {seq.limit} tokens of it any more"
+            except RequestError as refusal:
+                error, seq.limit = str(refusal), 0
+            if seq.beam:
+                self._roster.search(seq).limit = seq.limit
+            if seq.length >= seq.limit:
+                updates += self._fail_one(seq, error)
         return updates
 
     def _append(self, seq: Sequence, sampled: Sampled) -> Update:

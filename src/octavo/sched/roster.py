@@ -82,6 +82,10 @@ class Roster:
         """Ids of all requests, in the order they came."""
         return list(self._requests)
 
+    def all(self) -> list[Sequence]:
+        """Return all live sequences."""
+        return list(self._seqs.values())
+
     def choices(self, request_id: str) -> list[Sequence]:
         """Return the live sequences of a request; none if it is unknown or has ended."""
         return list(self._requests.get(request_id, {}).values())
@@ -186,6 +190,18 @@ class Roster:
             one.scheduled = 0
         if gang[0].phase is Phase.PARKED:
             self._wait(gang[0])
+
+    def requeue_all(self) -> int:
+        """Let all wait again, since none of them has a block any more; returns how many ran."""
+        count = 0
+        for seq in (*self.running.snapshot(), *self.loading.snapshot()):
+            if seq.phase in _ACTIVE:  # not yet with the others of its search
+                for one in self.gang(seq):
+                    one.preemptions += 1
+                self.requeue(seq)
+                count += 1
+        self.reconsider()
+        return count
 
     def end(self, seq: Sequence) -> None:
         """The sequence is no more, nor are the other beams of its search."""

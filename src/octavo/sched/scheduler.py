@@ -122,6 +122,18 @@ class Scheduler:
         self._roster.reconsider()
         return self._cache.clear()
 
+    def quarantine(self) -> tuple[int, list[Update]]:
+        """Let everybody begin again, without blocks about which something is wrong.
+
+        No step may be in flight, and no move open. Texts are kept and computed once more. Returns
+        how many blocks are out, and the ends of those whose text no longer fits. Raises Corrupted
+        if it does not help.
+        """
+        assert not self._in_flight, f"{self._in_flight} steps are in flight"
+        count = self._cache.quarantine()
+        self.stats.preempt("quarantine", self._roster.requeue_all())
+        return count, self._results.shorten_all() if count else []
+
     @property
     def busy(self) -> bool:
         """True while a request is not finished."""
@@ -183,7 +195,7 @@ class Scheduler:
         """
         beam = next((seq for seq in self._roster.running.worst_first() if seq.beam), None)
         if beam is not None:
-            self._preempt(beam, draft)
+            self._preempt(beam, draft, "beams")
 
     def _serve_running(self, draft: Draft, now_s: float) -> None:
         """Give running sequences their tokens, best rank first, taking room from the worst."""
@@ -256,7 +268,7 @@ class Scheduler:
             victim = next((v for v in victims if not (draft.spares and self._spared(v))), None)
             if victim is None:
                 return False
-            self._preempt(victim, draft)
+            self._preempt(victim, draft, "no_room")
         return True
 
     def _victims_of(self, seq: Sequence) -> list[Sequence]:
@@ -352,7 +364,7 @@ class Scheduler:
             return False
         for victim in victims:
             if victim.phase is Phase.RUNNING:
-                self._preempt(victim, draft)
+                self._preempt(victim, draft, "displaced")
         return self._admit(seq, hit, draft, now_s)
 
     def _find(self, seq: Sequence, draft: Draft) -> Hit | None:
@@ -417,7 +429,7 @@ class Scheduler:
 
     # ── phases ────────────────────────────────────────────────────────────────────────────
 
-    def _preempt(self, seq: Sequence, draft: Draft) -> None:
+    def _preempt(self, seq: Sequence, draft: Draft, reason: str) -> None:
         """Take a running sequence's blocks; it resumes as a prefix hit. Its text is kept.
 
         All beams of a search are preempted together.
@@ -427,5 +439,5 @@ class Scheduler:
             one.spared_until = one.length + one.sampling + self._limits.storm_guard_tokens
             one.preemptions += 1
             draft.displaced.add(one.id)
-        self.stats.preemptions += 1
+        self.stats.preempt(reason)
         self._roster.requeue(seq)

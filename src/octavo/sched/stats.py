@@ -17,6 +17,9 @@ class Stats:
     steps: int = 0
     failed_steps: int = 0
     preemptions: int = 0
+    preemptions_by_reason: dict[str, int] = field(default_factory=dict[str, int])
+    """no_room: others needed its blocks to go on; displaced: a more urgent one took its place;
+    beams: a search that stood still began again; quarantine: all did."""
     copies: int = 0
     prefix_queries: int = 0
     """Sequences whose prompt was looked up: admitted for the first time, and no forks."""
@@ -58,6 +61,11 @@ class Stats:
         self.running_sum += running
         self.allocated_sum += usage.allocated
         self.tokens_sum += usage.tokens
+
+    def preempt(self, reason: str, count: int = 1) -> None:
+        """Take in that a sequence, or a search, was preempted."""
+        self.preemptions += count
+        self.preemptions_by_reason[reason] = self.preemptions_by_reason.get(reason, 0) + count
 
     def miss(self, miss: Miss) -> None:
         """Take in why a sequence was not found further."""

@@ -136,6 +136,8 @@ class Driver:
         self._open: deque[Batch] = deque()
         self._beams: dict[str, list[list[int]]] = {}
         self._beam_limits: dict[str, int] = {}
+        self._shortened: set[str] = set()
+        """Requests whose limit may be lower than when they came."""
 
     @classmethod
     def paged(
@@ -254,6 +256,8 @@ class Driver:
         if answer.finish in (None, FinishReason.ERROR, FinishReason.ABORT):
             assert not answer.tokens, f"{request.id}/{index}: text before the end"
             return
+        if request.id in self._shortened:
+            return
         if request.id not in self._beams:
             limit = self._beam_limits[request.id]
             self._beams[request.id] = expected_beams(request, limit, self.runner.vocab_size)
@@ -262,8 +266,28 @@ class Driver:
         if request.sampling.prompt_logprobs is not None and not index:
             assert answer.prompt_logprobs == list(request.prompt[1:]), f"{request.id}: prompt"
 
+    def settle(self) -> None:
+        """Collect all steps in flight."""
+        while self._open:
+            self._collect()
+
+    def quarantine(self) -> int:
+        """Let everybody begin again without suspect blocks; no move may be open.
+
+        Returns how many blocks are out.
+        """
+        self.settle()
+        count, ends = self.scheduler.quarantine()
+        self._shortened.update(self.scheduler.requests)
+        self._note(ends)
+        return count
+
     def _collect(self) -> list[Update]:
         updates = self.scheduler.apply(self._open.popleft(), self.runner.collect())
+        self._note(updates)
+        return updates
+
+    def _note(self, updates: list[Update]) -> None:
         for update in updates:
             answer = self.answers[update.request_id, update.index]
             assert answer.finish is None, f"news of {update.request_id} after its end"
@@ -271,7 +295,6 @@ class Driver:
             answer.finish, answer.error = update.finish, update.error
             answer.logprobs += [one.ids[-1] for one in update.logprobs]
             answer.prompt_logprobs += [one.ids[-1] for one in update.prompt_logprobs]
-        return updates
 
     def text(self, seq_id: SeqId) -> list[int] | None:
         """Return the known tokens of a live sequence."""
