@@ -195,6 +195,19 @@ def test_what_became_of_each_prompt_is_told_to_the_meters(options):
     served(test, **options, meters=meters)
 
 
+def test_how_often_a_request_had_to_begin_again_is_told(tiny_tokenizer):
+    meters = Records()
+
+    async def test(server):
+        asked = [{"prompt": [20 + one], "max_tokens": 100, "ignore_eos": True} for one in range(6)]
+        await asyncio.gather(*(server.post(PATH, **body) for body in asked))
+        total = server.core.loop.stats.preemptions
+        assert total > 0, "the pool is too large for this test"
+        assert sum(record.preemptions for record in meters.records) == total
+
+    served(test, **worded(tiny_tokenizer, num_blocks=60), meters=meters)
+
+
 def test_text_after_a_stop_string_is_neither_told_nor_counted(options):
     async def test(server):
         body = {"prompt": "hello", "seed": 11, "max_tokens": 60, "ignore_eos": True}

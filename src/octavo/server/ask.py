@@ -83,6 +83,7 @@ class Ask:
         self._begun_s: float | None = None
         self._first_s: float | None = None
         self._last_s: float | None = None
+        self._preemptions = 0
 
     @property
     def id(self) -> str:
@@ -151,6 +152,7 @@ class Ask:
             output_tokens=self.output_tokens,
             n=len(self.choices),
             max_tokens=self.max_tokens or 0,
+            preemptions=self._preemptions,
             queue_s=None if begun is None else max(0.0, begun - self._came_s),
             prefill_s=None if begun is None or first is None else max(0.0, first - begun),
             decode_s=None if first is None or last is None else last - first,
@@ -171,6 +173,7 @@ class Ask:
         self._count(choice, len(update.tokens))
         if self._scores and update.index == 0 and self.prompt_logprobs is None:
             self._score(update)
+        self._preemptions += update.preemptions
         if choice.finish is not None:
             self.open -= 1
         if not self._scores or self.prompt_logprobs is not None:
