@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
+import octavo.cli
 from octavo.cli.flags import TableCommand, UsageError
+from octavo.cli.serve_engine_flags import DEAD, MEMORY, MODEL, NOT_YET, SCHEDULER, SGLANG
 from octavo.cli.serve_flags import Effect, Kind
+from octavo.cli.serve_front_flags import CHAT, FRONT, REPORTS
+from octavo.cli.serve_page import flags_page
 from octavo.cli.serve_table import FLAGS, GROUPS, settle
+from octavo.config import EngineConfig
 from octavo.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # The names of vLLM's command that people have in their scripts.
 NAMES_OF_VLLM = """
@@ -249,6 +259,43 @@ def test_a_variable_that_cannot_be_read_is_refused_without_its_value():
         read(environment={"VLLM_MAX_N_SEQUENCES": "many"})
 
     assert "many" not in str(refused.value)
+
+
+def test_every_flag_of_the_engine_that_works_is_one_of_its_settings():
+    known = {one.name.replace("_", "-") for one in fields(EngineConfig)}
+    elsewhere = {
+        *("tokenizer", "served-model-name", "generation-config"),
+        *("enable-prefix-caching", "max-queued-requests", "stream-interval"),
+    }
+    groups = (*MODEL, *MEMORY, *SCHEDULER, *NOT_YET, *SGLANG, *DEAD)
+    works = {flag.name: flag for flag in groups if flag.effect is Effect.WORKS}
+
+    assert works.keys() - known == elsewhere
+    for name in works.keys() & known:
+        default = getattr(EngineConfig(), name.replace("-", "_"))
+        # A server has requests that must not wait for a long one.
+        expected = 512 if name == "long-prefill-token-threshold" else default
+        assert (works[name].default or None) == (expected or None), name
+
+
+def test_every_other_flag_that_works_is_looked_at():
+    sources = "".join(
+        (Path(octavo.cli.__file__).parent / name).read_text()
+        for name in ("serve.py", "serve_settings.py", "serve_parts.py")
+    )
+    works = [flag for flag in (*FRONT, *CHAT, *REPORTS) if flag.effect is Effect.WORKS]
+
+    assert [flag.name for flag in works if f'"{flag.name}"' not in sources] == [
+        "chat-template-content-format"  # auto and string are the same
+    ]
+
+
+def test_the_page_of_all_flags_is_the_table_s():
+    page = ROOT / "docs" / "reference" / "serve-flags.md"
+
+    assert page.read_text() == flags_page(), (
+        "python -m octavo.cli.serve_page > docs/reference/serve-flags.md"
+    )
 
 
 def test_help_lists_every_flag(capsys):

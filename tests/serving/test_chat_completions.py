@@ -7,6 +7,7 @@ from tiny_served import HELLO, events, joined, real, tiny_llm, worded
 
 from octavo import SamplingParams
 from octavo.server.parts import ServedModel
+from octavo.server.settings import ServerSettings
 from octavo.testing.near_server import served
 
 PATH = "/v1/chat/completions"
@@ -199,3 +200,28 @@ def test_tokens_are_texts_and_back(options):
         assert wrong.status_code == 400
 
     served(test, **options)
+
+
+def test_the_server_may_say_whose_answers_are_and_what_templates_are_told(tiny_tokenizer):
+    settings = ServerSettings(response_role="model", chat_variables={"enable_thinking": True})
+    seen = []
+    apply = tiny_tokenizer.apply_chat_template
+
+    class Spy:
+        def __getattr__(self, name):
+            return getattr(tiny_tokenizer, name)
+
+        def apply_chat_template(self, messages, **variables):
+            seen.append(variables["enable_thinking"])
+            return apply(messages, **variables)
+
+    async def test(server):
+        reply = await server.post(PATH, messages=HELLO, max_tokens=2)
+        assert reply.json()["choices"][0]["message"]["role"] == "model"
+        await server.post(
+            PATH, messages=HELLO, max_tokens=2, chat_template_kwargs={"enable_thinking": False}
+        )
+        assert seen == [True, False], "what a request says goes before"
+
+    options = worded(tiny_tokenizer)
+    served(test, **{**options, "tokenizer": Spy()}, settings=settings)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from octavo.errors import ConfigError
 from octavo.server.key_file import read_key_file
+from octavo.server.keys import KeyTable
 from octavo.server.tenants import SHARED, Tenant, TenantLimits
 
 LIKE = Tenant(name="like", limits=TenantLimits(max_running=9))
@@ -60,6 +63,8 @@ def test_a_shared_memory_is_for_all_that_name_no_namespace(tmp_path):
         ("", "must have a mapping `tenants`"),
         ("tenants: {}", "names no tenant"),
         ("tenant: {}\ntenants: {a: {keys: k}}", "and nothing else, not 'tenant'"),
+        ("tenants: {'a b': {keys: k}}", "tenant 'a b': a name stands in logs"),
+        ("tenants: {'': {keys: k}}", "a name stands in logs"),
         ("tenants: {a: k}", "tenant 'a' must be a mapping with `keys`"),
         ("tenants: {a: {}}", "tenant 'a' needs keys"),
         ("tenants: {a: {keys: []}}", "tenant 'a' needs keys"),
@@ -83,3 +88,13 @@ def test_a_file_that_is_no_yaml_is_refused_without_a_piece_of_it(tmp_path):
         read(tmp_path, "tenants:\n  a: {keys: [hidden}")
 
     assert "hidden" not in str(refused.value)
+
+
+def test_the_file_that_the_docs_show_is_read(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "keys-and-tenants.md").read_text()
+    text = page.split("```yaml")[1].split("```")[0]
+
+    keys = KeyTable(read(tmp_path, text))
+
+    assert keys.tenant("alices-key") is keys.tenant("test")
+    assert keys.tenant("bobs-key").salt() == keys.tenant("carols-key").salt()

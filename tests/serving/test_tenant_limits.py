@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.contract.retention import TenantShare
 from octavo.errors import OverLimit
+from octavo.server.keys import KeyHolder, KeyTable
 from octavo.server.limits import TenantGate
 from octavo.server.tenants import Tenant, TenantLimits
+from octavo.testing.near_core import fake_loop
+from octavo.testing.near_server import served
 
 
 def tenant(name="a", **limits):
@@ -80,7 +84,7 @@ def test_more_than_may_wait_are_refused():
     for _ in range(3):
         gate.enter(tenant(max_running=1, max_queued=2), 1)
 
-    with pytest.raises(OverLimit, match=r"1 requests running .* 2 waiting") as refused:
+    with pytest.raises(OverLimit, match=r"1 answers running of 1 .* 2 waiting of 2") as refused:
         gate.enter(tenant(max_running=1, max_queued=2), 1)
 
     assert not refused.value.of_server
@@ -93,7 +97,7 @@ def test_a_full_server_refuses_everybody():
     place = gate.enter(tenant("a"), 1)
     gate.enter(tenant("b"), 1)
 
-    with pytest.raises(OverLimit, match="the server has 2 requests") as refused:
+    with pytest.raises(OverLimit, match="the server has 2 answers") as refused:
         gate.enter(tenant("c"), 1)
 
     assert refused.value.of_server
@@ -147,9 +151,53 @@ def test_who_leaves_twice_or_while_waiting_gives_back_once():
     assert gate.counts() == {"a": (1, 0)}
 
 
+def test_a_request_counts_as_often_as_it_asks_for_answers():
+    gate = TenantGate(100)
+    limited = tenant(max_running=4, max_queued=3)
+    three = gate.enter(limited, 1, answers=3)
+    two = gate.enter(limited, 1, answers=2)
+    one = gate.enter(limited, 1)
+
+    assert [place.on for place in (three, two, one)] == [True, False, False]
+    assert gate.counts() == {"a": (3, 3)}
+    with pytest.raises(OverLimit, match="3 waiting of 3"):
+        gate.enter(limited, 1)
+    two.leave()
+    assert one.on, "what stood before it has left"
+
+
+def test_a_request_for_more_than_may_run_runs_alone():
+    gate = TenantGate(10)
+    limited = tenant(max_running=2)
+    small = gate.enter(limited, 1)
+    large = gate.enter(limited, 1, answers=5)
+    late = gate.enter(limited, 1)
+
+    assert not late.on, "nobody goes past it"
+    small.leave()
+    assert large.on
+    assert not late.on
+    large.leave()
+    assert late.on
+
+
+def test_a_request_for_more_than_the_server_takes_is_taken_alone():
+    gate = TenantGate(4)
+    place = gate.enter(tenant(), 1, answers=9)
+
+    with pytest.raises(OverLimit) as refused:
+        gate.enter(tenant("b"), 1)
+    assert refused.value.of_server
+    place.leave()
+    gate.enter(tenant("b"), 1)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(-2, 2)), max_size=300),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(-2, 2), st.integers(1, 3)),
+        max_size=200,
+    ),
     st.integers(1, 3),
     st.integers(0, 4),
 )
@@ -157,23 +205,31 @@ def test_whatever_comes_and_goes_the_counts_are_those_of_the_places(moves, most,
     gate = TenantGate(12)
     tenants = [tenant(name, max_running=most, max_queued=queued) for name in "abc"]
     places = []
-    for what, whose, priority in moves:
+    for what, whose, priority, answers in moves:
         if what < 6:
             try:
-                place = gate.enter(tenants[whose], 1, priority)
+                place = gate.enter(tenants[whose], 1, priority, answers=answers)
             except OverLimit:
-                inside = [p for p, t in places if t == whose]
-                refused = len(inside) == most + queued or len(places) == 12
+                inside = sum(place.answers for place, _ in places)
+                mine = sum(place.answers for place, t in places if t == whose)
+                refused = mine + answers > queued or inside + answers > 12
                 assert refused, "there was room"
             else:
                 places.append((place, whose))
         elif places:
             places.pop((what * 7 + whose) % len(places))[0].leave()
         for index, one in enumerate(tenants):
-            mine = [turn_has_come(place) for place, t in places if t == index]
-            assert sum(mine) == min(len(mine), most)
+            mine = [place for place, t in places if t == index]
+            on = [place for place in mine if place.on]
+            waiting = sorted(place.order for place in mine if not place.on)
+            running = sum(place.answers for place in on)
+            assert running <= most or len(on) == 1
+            assert on or not waiting, "nobody runs, and somebody waits"
+            if waiting:
+                first = next(place for place in mine if place.order == waiting[0])
+                assert running + first.answers > most, "there was room for the first"
             counts = gate.counts().get(one.name, (0, 0))
-            assert counts == (sum(mine), len(mine) - sum(mine))
+            assert counts == (running, sum(place.answers for place in mine) - running)
         assert gate.waiting == sum(waiting for _, waiting in gate.counts().values())
 
 
@@ -186,3 +242,54 @@ def test_a_queue_that_is_left_again_and_again_does_not_grow():
 
     line = next(iter(gate._lines.values()))
     assert len(list(itertools.islice(line.queue, 1000))) < 100
+
+
+def test_over_a_limit_is_429_and_a_full_server_503_each_with_a_time_to_come_back():
+    keys = KeyTable(
+        [
+            KeyHolder(tenant("a", max_running=1, max_queued=1), ("a",)),
+            KeyHolder(tenant("b", tokens_per_minute=10), ("b",)),
+            KeyHolder(tenant("c"), ("c",)),
+        ]
+    )
+
+    async def test(server):
+        def ask(key, tokens=5, most=4):
+            return server.client.post(
+                "/v1/completions",
+                json={"prompt": [1] * tokens, "max_tokens": most, "ignore_eos": True},
+                headers={"X-Api-Key": key},
+            )
+
+        running = [asyncio.create_task(ask("a", most=300)) for _ in range(2)]
+        while server.parts.gate.counts().get("a") != (1, 1):
+            await asyncio.sleep(0.001)
+        refused = await ask("a")
+        assert refused.status_code == 429
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert refused.headers["retry-after"] == "1"
+
+        assert (await ask("b", tokens=12)).status_code == 200
+        refused = await ask("b")
+        assert refused.status_code == 429
+        # 12 + 4 of 10 tokens: 7 are missing, and come within 42 seconds.
+        assert 35 <= int(refused.headers["retry-after"]) <= 42
+
+        waiting = asyncio.create_task(ask("c", most=300))
+        while "c" not in server.parts.gate.counts():
+            await asyncio.sleep(0.001)
+        refused = await ask("c")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["type"] == "overloaded_error"
+        assert "retry-after" in refused.headers
+        for task in (*running, waiting):
+            task.cancel()
+        await asyncio.gather(*running, waiting, return_exceptions=True)
+
+    served(
+        test,
+        build=lambda: fake_loop(tenants=[TenantShare(name) for name in "abc"]),
+        step_s=0.01,
+        keys=keys,
+        gate=TenantGate(3),
+    )

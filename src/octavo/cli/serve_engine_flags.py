@@ -7,6 +7,7 @@ from octavo.cli.serve_flags import Flag, Kind, idle, only
 
 _ONE_DEVICE = "one engine uses one device"
 _NO_ADAPTERS = "there are no LoRA adapters yet"
+_NO_RESIDENCY = "how long blocks live is not measured yet"
 _NO_OFFLOAD = "KV stays on the device: there is no other tier to serve from yet"
 
 MODEL: tuple[Flag, ...] = (
@@ -148,18 +149,8 @@ MEMORY: tuple[Flag, ...] = (
         default=0.0,
         help="Share of the KV memory that requests may pin.",
     ),
-    Flag(
-        name="kv-cache-metrics",
-        kind=Kind.SWITCH,
-        default=False,
-        help="Measure how long blocks live, lie idle and wait to be used again.",
-    ),
-    Flag(
-        name="kv-cache-metrics-sample",
-        kind=Kind.NUMBER,
-        default=0.01,
-        help="Share of the blocks that are measured.",
-    ),
+    only("kv-cache-metrics", Kind.SWITCH, False, reason=_NO_RESIDENCY),
+    only("kv-cache-metrics-sample", Kind.NUMBER, 0.01, reason=_NO_RESIDENCY),
     idle("prefix-caching-hash-algo", Kind.TEXT, "keys are blake2b digests of the tokens"),
     only(
         "prefix-match-unit",
@@ -211,7 +202,7 @@ SCHEDULER: tuple[Flag, ...] = (
         name="max-queued-requests",
         kind=Kind.COUNT,
         default=4096,
-        help="Requests that may wait beside those that run; beyond them, 503.",
+        help="Answers that may wait beside those that are given; beyond them, 503.",
     ),
     Flag(
         name="stream-interval",
@@ -260,6 +251,15 @@ SGLANG: tuple[Flag, ...] = (
 )
 
 DEAD: tuple[Flag, ...] = (
+    idle("task", Kind.TEXT, "a model continues text, and nothing else"),
+    idle("runner", Kind.TEXT, "a model continues text, and nothing else"),
+    idle("tokenizer-mode", Kind.TEXT, "there is one way to read a tokenizer"),
+    idle("limit-mm-per-prompt", Kind.JSON, "prompts are text alone"),
+    idle("distributed-executor-backend", Kind.TEXT, "one engine uses one device"),
+    idle("disable-custom-all-reduce", Kind.SWITCH, "one engine uses one device"),
+    idle("compilation-config", Kind.JSON, "nothing is compiled by settings: see --enforce-eager"),
+    idle("max-seq-len-to-capture", Kind.COUNT, "captured graphs serve texts of any length"),
+    idle("uvicorn-log-level", Kind.TEXT, "the log has a line for each request and for what fails"),
     idle("swap-space", Kind.NUMBER, "a sequence that must give way is computed again"),
     idle("preemption-mode", Kind.TEXT, "a sequence that must give way is computed again"),
     idle("use-v2-block-manager", Kind.SWITCH, "there is one block manager"),

@@ -20,6 +20,7 @@ from octavo.server.listen import address_of, is_local
 from octavo.server.metrics.requests import RequestMeters
 from octavo.server.metrics.values import MetricsSettings, read_bounds
 from octavo.server.parts import Parts, ServedModel
+from octavo.server.traces import open_traces
 
 if TYPE_CHECKING:
     from octavo.cli.serve import Plan
@@ -45,14 +46,17 @@ def parts_of(plan: Plan, core: CoreClient, path: Path | None) -> Parts:
     Raises ConfigError or ModelError.
     """
     options, settings = plan.options, plan.settings
+    endpoint = options.open_text("otlp-traces-endpoint")
+    model = _served_model(plan, path)
     most = plan.config.max_num_seqs + settings.max_queued_requests
     return Parts(
         core=core,
-        model=_served_model(plan, path),
+        model=model,
         settings=settings,
         keys=plan.keys,
         gate=TenantGate(most, retry_after_s=settings.retry_after_s),
         meters=RequestMeters(plan.metrics),
+        traces=None if endpoint is None else open_traces(endpoint, model.name),
         about=told_of(options),
     )
 

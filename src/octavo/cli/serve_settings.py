@@ -19,6 +19,7 @@ from octavo.server.tenants import ANYBODY, SHARED, Tenant, TenantLimits
 from octavo.tenants import read_tenants, write_tenants
 
 _ENGINE = tuple(field.name for field in fields(EngineConfig))
+_STATS_EVERY_S = 10.0
 _SECRET = ("api-key", "admin-api-key")
 
 
@@ -131,6 +132,7 @@ def server_settings(options: Options) -> ServerSettings:
         log_chars=options.open_count("max-log-len"),
         log_access=not options.switch("disable-uvicorn-access-log"),
         quiet_paths=frozenset(path for one in quiet for path in one.split(",") if path),
+        stats_every_s=0.0 if options.switch("disable-log-stats") else _STATS_EVERY_S,
         request_id_headers=options.switch("enable-request-id-headers"),
         open_metrics=options.switch("open-metrics"),
         document=not options.switch("disable-fastapi-docs"),

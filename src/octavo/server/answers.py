@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from octavo.server import sse
 from octavo.server.ask import Ask
-from octavo.server.callers import mark_asked
+from octavo.server.callers import mark_asked, note_tokens
 from octavo.server.choice import Choice, Piece
 from octavo.server.failures import ApiError, as_api_error
 from octavo.server.gate import Place
@@ -114,7 +114,10 @@ class Answer(Response):
         listening = asyncio.create_task(self._listen(receive))
         try:
             place = parts.gate.enter(
-                wanted.tenant, sum(len(ask.prompt.ids) for ask in self._asks), wanted.priority
+                wanted.tenant,
+                sum(len(ask.prompt.ids) for ask in self._asks),
+                wanted.priority,
+                answers=sum(len(ask.choices) for ask in self._asks),
             )
             try:
                 if await self._turn(place):
@@ -126,7 +129,12 @@ class Answer(Response):
                 for ask in self._asks:
                     ask.leave()
                     if ask.submitted:
-                        parts.meters.ended(ask.record(wanted.route))
+                        record = ask.record(wanted.route)
+                        parts.meters.ended(record)
+                        if parts.traces is not None:
+                            parts.traces.ended(record)
+                usage = Usage.of(self._asks)
+                note_tokens(scope, usage.prompt_tokens, usage.completion_tokens)
                 place.leave()
                 self._told(self._asks)
         finally:

@@ -33,6 +33,8 @@ def build_app(parts: Parts) -> FastAPI:
         # Their pages load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        # Spans of the framework's own may hold what a request says; ours are in `traces`.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         openapi_url="/openapi.json" if parts.settings.document else None,
         generate_unique_id_function=_name,
         responses=FAILURES,

@@ -80,6 +80,7 @@ class Ask:
         self._place: Place | None = None
         self._meters: Meters | None = None
         self._came_s = request.arrival_s
+        self._preemptions = 0
         self._begun_s: float | None = None
         self._first_s: float | None = None
         self._last_s: float | None = None
@@ -166,6 +167,7 @@ class Ask:
             self._cut("abort")
             return
         choice = self.choices[update.index]
+        self._preemptions += update.preemptions
         if choice.finish is not None:
             return
         if choice.push(update, applied_s) and self._core is not None:

@@ -36,3 +36,8 @@ def mark_asked(scope: Scope) -> None:
 def was_asked(connection: HTTPConnection) -> bool:
     """True once the engine has been asked."""
     return getattr(connection.state, "asked", False)
+
+
+def note_tokens(scope: Scope, prompt: int, output: int) -> None:
+    """Note what a request has used, for the log."""
+    scope.setdefault("state", {})["tokens"] = (prompt, output)

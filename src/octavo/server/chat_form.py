@@ -17,12 +17,12 @@ _CHUNK = "chat.completion.chunk"
 
 
 class ChatForm:
-    """A `Form`. head: what all of its objects begin with."""
+    """A `Form`. head: what all of its objects begin with. role: of answers."""
 
-    def __init__(self, body: ChatBody, head: Head, names: TokenNames) -> None:
+    def __init__(self, body: ChatBody, head: Head, names: TokenNames, *, role: str) -> None:
         self._head = head
         self._names = names
-        self._role = body.messages[-1].role if body.continue_final_message else "assistant"
+        self._role = body.messages[-1].role if body.continue_final_message else role
         self._echo = bool(body.echo)
         self._top = body.top_logprobs or 0
         self._logprobs = bool(body.logprobs)

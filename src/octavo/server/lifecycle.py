@@ -22,6 +22,7 @@ from octavo.server.core import CoreClient
 from octavo.server.http import BoundedHttp
 from octavo.server.listen import BACKLOG, Tls
 from octavo.server.parts import Parts
+from octavo.server.stats_log import log_stats
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOG = logging.getLogger("octavo.server")
@@ -80,7 +81,8 @@ class Ending:
         finally:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+                if handler is not None:  # one that is not Python's stays lost
+                    signal.signal(number, handler)
 
 
 async def serve(
@@ -100,6 +102,8 @@ async def serve(
     await asyncio.sleep(0)  # its process is on its way, while more is loaded here
     serving: asyncio.Task[None] | None = None
     http: _Http | None = None
+    parts: Parts | None = None
+    stats: asyncio.Task[None] | None = None
     try:
         parts = make_parts()
         http = _Http(_app_of(parts), place)
@@ -108,15 +112,22 @@ async def serve(
             return ending.status  # nothing was being answered yet
         starting.result()
         ready(parts)
-        await _unless(ending.asked, serving)
+        if parts.settings.stats_every_s:
+            stats = asyncio.create_task(log_stats(parts, parts.settings.stats_every_s))
+        if await _unless(ending.asked, serving):
+            serving.result()  # it does not end by itself: what it raised is the reason
         return await _close(parts, http, ending)
     finally:
         starting.cancel()
+        if stats is not None:
+            stats.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await core.stop(at_once=True)  # without effect where it has stopped
         if http is not None and serving is not None:
             http.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
+        if parts is not None and parts.traces is not None:
+            await asyncio.to_thread(parts.traces.close)
 
 
 async def _close(parts: Parts, http: _Http, ending: Ending) -> int:

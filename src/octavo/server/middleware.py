@@ -42,6 +42,8 @@ _LONGEST_ID = 128
 
 def add_guards(app: FastAPI, parts: Parts) -> None:
     """Put everything that requests must pass before an application."""
+    if parts.traces is not None:
+        app.add_middleware(parts.traces.around)
     app.add_middleware(Guard, parts=parts, told=AccessLog(parts.settings))
     cors = parts.settings.cors
     if cors is not None:
@@ -106,6 +108,7 @@ class Guard:
                     path_of(scope),
                     status,
                     time.monotonic() - began_s,
+                    tokens=state.get("tokens"),
                 )
             )
 
@@ -153,7 +156,7 @@ def _chosen_id(headers: Headers) -> str | None:
     """Return the id that a client gives; one that could break a log is not taken."""
     given = headers.get("x-request-id", "")
     fits = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
-    return given if fits else None
+    return given if fits and " " not in given else None
 
 
 def _no_key(key: str | None) -> ApiError:

@@ -11,6 +11,7 @@ from octavo.server.gate import Gate, OpenGate
 from octavo.server.meters import Meters, NoMeters
 from octavo.server.settings import ServerSettings
 from octavo.server.tenants import Keyring, OpenKeyring
+from octavo.server.traces import Traces
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -48,5 +49,6 @@ class Parts:
     gate: Gate = field(default_factory=OpenGate)
     meters: Meters = field(default_factory=NoMeters)
     doors: Doors = field(default_factory=Doors)
+    traces: Traces | None = None
     about: Mapping[str, object] = field(default_factory=dict[str, object])
     """What administrators are told of how the server was started."""

@@ -116,7 +116,8 @@ class Prompter:
         self._check_chars(chars)
         turns = [one.for_template() for one in messages]
         generation = not continue_final_message and add_generation_prompt is not False
-        taken = {"messages", "add_generation_prompt"} & (variables or {}).keys()
+        variables = {**self._parts.settings.chat_variables, **(variables or {})}
+        taken = {"messages", "add_generation_prompt"} & variables.keys()
         if taken:
             name = sorted(taken)[0]
             raise ApiError(
@@ -126,9 +127,7 @@ class Prompter:
             )
         tokenizer = self.tokenizer
 
-        text = tokenizer.apply_chat_template(
-            turns, add_generation_prompt=generation, **(variables or {})
-        )
+        text = tokenizer.apply_chat_template(turns, add_generation_prompt=generation, **variables)
         return _up_to(text, messages[-1].text) if continue_final_message else text
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:

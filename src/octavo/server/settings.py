@@ -72,7 +72,7 @@ class ServerSettings:
 
     bounds: RequestBounds = RequestBounds()
     max_queued_requests: int = 4096
-    """Requests, beside those that run, that are not refused."""
+    """Answers, beside those that are given, for which requests may wait; more are refused."""
     prefix_caching: bool = True
     """False: no prompt finds anything in memory, not even its own tenant's."""
     force_usage: bool = False
@@ -97,6 +97,8 @@ class ServerSettings:
     """A line in the log for each request."""
     quiet_paths: frozenset[str] = frozenset()
     """Paths without such a line."""
+    stats_every_s: float = 10.0
+    """While there is work, a line in the log as often as this tells of the engine; 0: never."""
     request_id_headers: bool = True
     """Answers carry the id of their request."""
     open_metrics: bool = False
@@ -122,7 +124,16 @@ class ServerSettings:
                 raise ConfigError(
                     f"{name} must be a whole number of at least {least}, got {value!r}"
                 )
-        for name in ("keep_alive_s", "drain_timeout_s", "core_timeout_s", "retry_after_s"):
+        for name in ("messages", "add_generation_prompt"):
+            if name in self.chat_variables:
+                raise ConfigError(f"chat_variables has {name!r}, which is a field of each request")
+        for name in (
+            "keep_alive_s",
+            "drain_timeout_s",
+            "core_timeout_s",
+            "retry_after_s",
+            "stats_every_s",
+        ):
             if not _seconds(getattr(self, name)):
                 raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)!r}")
         if not self.keep_alive_s:

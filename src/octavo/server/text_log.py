@@ -25,7 +25,9 @@ class TextLog:
         """Write prompts and options of a request."""
         if not self._asked:
             return
-        options = body.model_dump(exclude_none=True, exclude={"prompt", "messages"})
+        # A salt is a secret.
+        left_out = {"prompt", "messages", "cache_salt"}
+        options = body.model_dump(exclude_none=True, exclude=left_out)
         for prompt in prompts:
             said = prompt.ids if prompt.text is None else prompt.text
             log.info("%s prompt=%s options=%s", request_id, self._cut(said), options)

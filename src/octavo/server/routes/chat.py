@@ -39,7 +39,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         head = generation.head(body)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
         prompt = await prompter.chat(body)
-        form = ChatForm(body, head, names)
+        form = ChatForm(body, head, names, role=parts.settings.response_role)
         return generation.answer(request, body, [prompt], params, form, came_s)
 
     return routes

@@ -13,7 +13,9 @@ def router(parts: Parts) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
     @routes.get("/health", summary="200 if requests are taken, 503 with the reason if not")
+    @routes.head("/health", include_in_schema=False)
     @routes.get("/ping", include_in_schema=False)
+    @routes.head("/ping", include_in_schema=False)
     async def health() -> Response:  # pyright: ignore[reportUnusedFunction] (a route)
         core = parts.core
         if core.state.takes_requests and not parts.doors.draining:
