@@ -84,7 +84,6 @@ class Ask:
         self._begun_s: float | None = None
         self._first_s: float | None = None
         self._last_s: float | None = None
-        self._preemptions = 0
 
     @property
     def id(self) -> str:
@@ -175,7 +174,6 @@ class Ask:
         self._count(choice, len(update.tokens))
         if self._scores and update.index == 0 and self.prompt_logprobs is None:
             self._score(update)
-        self._preemptions += update.preemptions
         if choice.finish is not None:
             self.open -= 1
         if not self._scores or self.prompt_logprobs is not None:
