@@ -273,6 +273,24 @@ def test_stopping_at_once_loses_what_is_left():
     asyncio.run(run())
 
 
+def test_who_is_interrupted_while_it_waits_for_the_end_can_insist_on_it():
+    async def run():
+        core = ProcessCore(FakeCore(hangs_at=1).spec(), report=print)
+        await core.start()
+        heard = ask(core)
+        patient = asyncio.create_task(core.stop())
+        await asyncio.sleep(0.1)
+        patient.cancel()
+        await asyncio.gather(patient, return_exceptions=True)
+        began = time.monotonic()
+        await core.stop(at_once=True)
+        assert time.monotonic() - began < 2
+        assert core.pid is None
+        assert isinstance(heard.error, EngineGone)
+
+    asyncio.run(run())
+
+
 def test_an_engine_whose_server_is_killed_ends_too(tmp_path):
     code = f"""
 import asyncio, time

@@ -10,7 +10,7 @@ from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.retention import TenantShare
 from octavo.engine.loop import Loop, ModelRunner
-from octavo.engine.messages import Begun, Checked, Checks, CoreFacts, News, Snapshot
+from octavo.engine.messages import Begun, Checked, Checks, CoreFacts, News, Snapshot, StepTimes
 from octavo.errors import Corrupted, EngineGone, OctavoError, RequestError
 from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
@@ -37,6 +37,7 @@ class NearCore:
         self._listeners = Listeners()
         self._fresh: set[str] = set()
         """Requests that have not begun."""
+        self._times = StepTimes()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.loop: Loop | None = None
@@ -57,6 +58,8 @@ class NearCore:
     async def start(self) -> None:
         """Build the engine."""
         self.loop, self._facts = self._build()
+        self._times = StepTimes()
+        self.loop.measure(self._times)
         self.state = CoreState.READY
         self._task = asyncio.create_task(self._run())
 
@@ -107,7 +110,9 @@ class NearCore:
             waiting=waiting,
             num_blocks=self.facts.num_blocks,
             paused=self.state is CoreState.PAUSED,
+            times=self._times,
             checks=Checks(runs=self.checks),
+            blocks=loop.block_times,
         )
 
     async def check(self) -> Checked:

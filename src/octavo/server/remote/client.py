@@ -87,6 +87,8 @@ class ProcessCore:
         self._scheduling = scheduling
         self._backoff = backoff or Backoff()
         self._facts: CoreFacts | None = None
+        self._folder = Path()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._process: CoreProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[OctavoError | None] | None = None
@@ -127,6 +129,11 @@ class ProcessCore:
     async def stop(self, *, at_once: bool = False) -> None:
         """End it after its step, or at once; requests that are left are lost."""
         if self.state is CoreState.STOPPED:
+            # Whoever asked before may have been too patient, and has been interrupted.
+            if at_once and self._process is not None:
+                self._process.kill()
+                await self._bury(self._process)
+                self._clean_up()
             return
         listens = self.state.takes_requests
         self.state = CoreState.STOPPED
@@ -139,9 +146,7 @@ class ProcessCore:
             else:
                 self._process.kill()
             await self._bury(self._process)
-        self._lose(_STOPPING)
-        self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._clean_up()
 
     def submit(self, request: Request, listener: Listener) -> None:
         """Queue a request, whose id nobody else uses. Raises EngineGone if there is no engine."""
@@ -196,6 +201,7 @@ class ProcessCore:
         """Start a process; return once its engine is ready. Raises what building it raised."""
         self._failure = ""
         self._ready = asyncio.get_running_loop().create_future()
+        assert self._context is not None, "it has not been started"
         process = CoreProcess(self._folder, self.restarts, self._context)
         process.start(self._spec, self._scheduling, self._hear, self._report)
         self._process = process
@@ -276,6 +282,13 @@ class ProcessCore:
         process.close()
         if self._process is process:
             self._process = None
+
+    def _clean_up(self) -> None:
+        """Nothing is left of what was started."""
+        self._lose(_STOPPING)
+        if self._context is not None:
+            self._context.term()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _lose(self, words: str) -> None:
         self._calls.lose(words)
