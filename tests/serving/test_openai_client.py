@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import openai
 import pytest
@@ -39,6 +41,21 @@ def test_models_are_listed_and_shown(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("other")
     assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/http.md"])
+def test_the_lines_that_a_page_shows_are_answered(url, capsys, page):
+    text = (Path(__file__).parents[2] / page).read_text()
+    blocks = re.findall("```python\n(.*?)```", text, re.S)
+    (lines,) = (block for block in blocks if "openai" in block)
+    here = {"http://127.0.0.1:8000/v1": url, '"none"': f'"{KEY}"', "smollm2-135m": "tiny"}
+    for shown, used in here.items():
+        assert shown in lines
+        lines = lines.replace(shown, used)
+    names = {}
+    exec(lines, names)
+    names["client"].close()
+    assert capsys.readouterr().out
 
 
 def test_a_completion_is_that_of_the_offline_api(client, llm):

@@ -12,6 +12,7 @@ from schemathesis import GenerationMode
 from sockets import in_a_thread
 from tiny_served import worded
 
+from octavo.server.keys import KeyTable
 from octavo.server.settings import RequestBounds, ServerSettings
 from octavo.testing.near_server import near_server
 
@@ -21,11 +22,15 @@ QUICK, THOROUGH = 10, 300
 BOUNDS = ServerSettings(bounds=RequestBounds(max_n=4, max_prompts=4))
 
 
-@pytest.fixture(scope="module")
+ADMIN = "boss"
+
+
+@pytest.fixture
 def url(tiny_tokenizer):
-    """Where a server of a model that computes nothing is."""
+    """Where a server of a model that computes nothing is; its administrator closes it at last."""
     options = worded(tiny_tokenizer, max_model_len=40, max_num_batched_tokens=256)
-    with in_a_thread(near_server(**options, settings=BOUNDS)) as address:
+    keys = KeyTable([], admins=[ADMIN])
+    with in_a_thread(near_server(**options, settings=BOUNDS, keys=keys)) as address:
         yield address
 
 
@@ -45,7 +50,7 @@ def ask_all(url: str, mode: GenerationMode, examples: int) -> set[int]:
         )
         @given(case=operation.as_strategy(generation_mode=mode))
         def send(case):
-            reply = case.call(timeout=10)
+            reply = case.call(timeout=10, headers={"Authorization": f"Bearer {ADMIN}"})
             statuses.add(reply.status_code)
             assert reply.status_code < 500, f"{case.method} {case.path}: {reply.text}"
             if reply.status_code >= 400 and case.method != "HEAD":

@@ -15,7 +15,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.sampling import chat_sampling
 from octavo.server.schemas.chat import ChatBody
-from octavo.server.schemas.errors import GENERATED
+from octavo.server.schemas.replies import ChatReply, replies
 
 PATH = "/v1/chat/completions"
 
@@ -28,7 +28,9 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     generation = Generation(parts, prompter, PATH, "chatcmpl")
     names = TokenNames(parts.model.tokenizer)
 
-    @routes.post(PATH, responses=GENERATED, summary="Continue a conversation")
+    @routes.post(
+        PATH, responses=replies(ChatReply, streams=True), summary="Continue a conversation"
+    )
     async def create_chat_completion(body: ChatBody, request: Request) -> Response:
         return await generation.counted(prepare(body, request))
 

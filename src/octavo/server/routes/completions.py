@@ -15,7 +15,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.sampling import completion_sampling
 from octavo.server.schemas.completions import CompletionBody
-from octavo.server.schemas.errors import GENERATED
+from octavo.server.schemas.replies import CompletionReply, replies
 
 PATH = "/v1/completions"
 
@@ -28,7 +28,11 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     generation = Generation(parts, prompter, PATH, "cmpl")
     names = TokenNames(parts.model.tokenizer)
 
-    @routes.post(PATH, responses=GENERATED, summary="Continue a text, or several")
+    @routes.post(
+        PATH,
+        responses=replies(CompletionReply, streams=True),
+        summary="Continue a text, or several",
+    )
     async def create_completion(body: CompletionBody, request: Request) -> Response:
         return await generation.counted(prepare(body, request))
 

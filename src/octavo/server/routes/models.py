@@ -8,6 +8,7 @@ from octavo.server.failures import ApiError
 from octavo.server.parts import Parts
 from octavo.server.release import VERSION
 from octavo.server.replies import json_response
+from octavo.server.schemas.replies import ModelCard, ModelList, VersionReply, replies
 
 
 def router(parts: Parts) -> APIRouter:
@@ -26,15 +27,19 @@ def router(parts: Parts) -> APIRouter:
             "max_model_len": parts.core.facts.max_model_len,
         }
 
-    @routes.get("/v1/models", summary="All names of the model")
+    @routes.get("/v1/models", responses=replies(ModelList), summary="All names of the model")
     async def list_models() -> Response:
         return json_response({"object": "list", "data": [card(name) for name in parts.model.names]})
 
-    @routes.get("/v1/models/{name:path}", summary="The model by one of its names")
+    @routes.get(
+        "/v1/models/{name:path}",
+        responses=replies(ModelCard),
+        summary="The model by one of its names",
+    )
     async def show_model(name: str) -> Response:
         return json_response(card(known_model(parts, name)))
 
-    @routes.get("/version", summary="The version of this program")
+    @routes.get("/version", responses=replies(VersionReply), summary="The version of this program")
     async def version() -> Response:
         return json_response({"version": VERSION})
 

@@ -11,6 +11,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.replies import json_response
 from octavo.server.routes.models import known_model
+from octavo.server.schemas.replies import TextReply, TokensReply, replies
 from octavo.server.schemas.tokens import DetokenizeBody, TokenizeBody
 
 
@@ -21,7 +22,9 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     )
     names = TokenNames(parts.model.tokenizer)
 
-    @routes.post("/tokenize", summary="Token ids of a text or a conversation")
+    @routes.post(
+        "/tokenize", responses=replies(TokensReply), summary="Token ids of a text or a conversation"
+    )
     async def tokenize(body: TokenizeBody) -> Response:
         known_model(parts, body.model)
         if (body.prompt is None) == (body.messages is None):
@@ -46,7 +49,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
             reply["token_strs"] = [names.text(token) for token in ids]
         return json_response(reply)
 
-    @routes.post("/detokenize", summary="Text of token ids")
+    @routes.post("/detokenize", responses=replies(TextReply), summary="Text of token ids")
     async def detokenize(body: DetokenizeBody) -> Response:
         known_model(parts, body.model)
         size = parts.core.facts.vocab_size

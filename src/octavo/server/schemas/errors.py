@@ -29,11 +29,3 @@ FAILURES: Documented = {
     "5XX": {"model": ErrorReply, "description": "The server cannot answer now"},
 }
 """Of every route."""
-
-GENERATED: Documented = {
-    200: {
-        "description": "The answer, in one piece or as server-sent events",
-        "content": {"application/json": {}, "text/event-stream": {}},
-    }
-}
-"""Of routes that generate."""
