@@ -290,6 +290,8 @@ def test_sessions_of_agents_are_in_order_and_end_where_they_do_not_fit(tmp_path)
 
     assert [[len(ask.text) for ask in chain] for chain in asked] == [[30, 60], [9]]
     assert [ask.output_tokens for ask in asked[0]] == [1, 2]
+    assert [len(chain) for chain in read_agents(path, 2, None, 100)] == [1, 1]
+    assert [len(chain) for chain in read_agents(path, 1, None, 100)] == [1]
 
 
 def test_sharegpt_asks_the_first_turn_and_wants_an_answer_as_long_as_the_second(tmp_path):
@@ -397,6 +399,16 @@ def test_the_console_block_has_the_usual_lines_and_the_share_that_was_cached(cap
         "Median TPOT (ms):", "P99 ITL (ms):", "Prompt tokens found in cache (%):        ",
     ):  # fmt: skip
         assert line in text
+
+
+def test_goodput_takes_its_bounds_as_several_words(capfd):
+    with served(Stub()) as address:
+        bench(address, "--goodput", "ttft:5000", "e2el:9000", "--json")
+        found = json.loads(capfd.readouterr().out)
+        bench(address, "--goodput", "e2el:0.001")
+
+    assert found["request_goodput"] == found["request_throughput"]
+    assert "Request goodput (req/s):                 0.00" in capfd.readouterr().out
 
 
 def test_two_runs_of_one_seed_find_nothing_of_each_other():
@@ -511,6 +523,7 @@ def test_failures_are_counted_told_and_the_exit_status(capfd):
         (["--cache", "empty"], "needs --admin-api-key"),
         (["--percentile-metrics", "ttft,xyz"], "'xyz' is not one of"),
         (["--curve", "1,2", "--max-concurrency", "3"], "give one of them"),
+        (["--curve", "1,7"], "--num-prompts is 6: raise it"),
         (["--extra-body", "[1]"], "no JSON object"),
         (["--header", "novalue"], "must be name=value"),
         (["--request-rate", "0"], "--request-rate must be above 0"),

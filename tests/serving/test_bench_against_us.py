@@ -47,3 +47,16 @@ def test_what_the_client_counts_is_what_the_metrics_say(address, backend, capfd)
     assert found["cached_prompt_share"] == pytest.approx(hits / found["total_input_tokens"])
     assert metric(address, "vllm:time_to_first_token_seconds_count") == 12
     assert metric(address, "vllm:request_success_total") == 12
+
+
+def test_preemptions_of_requests_add_up_to_those_of_the_engine(tiny_tokenizer, capfd):
+    options = worded(tiny_tokenizer, num_blocks=30, max_model_len=100)
+    with in_a_thread(near_server(**options, meters=RequestMeters())) as url:
+        status = run_command([
+            "bench", "serve", "--base-url", url, "--num-prompts", "10", "--random-input-len", "12",
+            "--random-output-len", "40", "--ignore-eos", "--json",
+        ])  # fmt: skip
+
+        assert (status, json.loads(capfd.readouterr().out)["completed"]) == (0, 10)
+        told = metric(url, "vllm:request_num_preemptions_sum")
+        assert told == metric(url, "vllm:num_preemptions_total") > 0

@@ -170,6 +170,37 @@ def test_when_all_have_ended_every_block_is_free_or_cached():
     with_rig(test)
 
 
+def test_what_had_to_make_room_is_counted():
+    async def test(rig):
+        asked = [rig.ask(str(n), prompt(n, 20), max_tokens=40) for n in range(10)]
+        for heard in asked:
+            await heard.ended.wait()
+        scrape = await rig.scrape()
+        preempted = sum(heard.updates[-1].preemptions for heard in asked)
+        assert preempted > 0
+        assert scrape("octavo_preemptions_total", reason="no_room") == preempted
+        assert scrape("octavo_preemptions_total", reason="displaced") == 0
+        assert scrape("vllm:num_preemptions_total") == preempted
+        assert scrape("octavo_evictions_total") == rig.cache._pool.evictions > 0
+        assert scrape("octavo_recomputed_tokens_total") > 0
+
+    with_rig(test, num_blocks=30)
+
+
+def test_steps_are_timed_in_their_parts():
+    async def test(rig):
+        await rig.ask("a", prompt(1), max_tokens=9).ended.wait()
+        scrape = await rig.scrape()
+        steps = scrape("octavo_steps_total")
+        for part in ("plan", "run", "apply"):
+            assert scrape("octavo_step_seconds_count", part=part) == steps
+            assert scrape("octavo_step_seconds_sum", part=part) > 0
+        assert scrape("octavo_step_tokens_sum") >= 10 + 8
+        assert scrape("vllm:iteration_tokens_total_count") == steps
+
+    with_rig(test)
+
+
 def test_the_rate_of_tokens_that_were_found_is_over_time_between_scrapes():
     async def test(rig):
         await rig.ask("a", prompt(1)).ended.wait()

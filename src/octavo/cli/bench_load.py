@@ -183,7 +183,7 @@ def _chains(work: Work, site: Site) -> list[Chain]:
         return repetition_asks(words, count, work.repetition, seed)
     if name == "sharegpt":
         if given.dataset_path is None:
-            return sharegpt_like_asks(words, count, longest, seed)
+            return sharegpt_like_asks(words, count, longest, seed, given.output_len)
         return read_sharegpt(given.dataset_path, count, given.output_len, seed)
     if name == "custom":
         return read_custom(_path(given), count, given.output_len)

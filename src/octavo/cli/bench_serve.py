@@ -70,7 +70,7 @@ Cache = Annotated[
 PercentileMetrics = Annotated[str, Option(help="Of which, by commas, percentiles are shown.")]
 Percentiles = Annotated[str, Option("--metric-percentiles", help="Which, by commas.")]
 Goodput = Annotated[
-    list[str], Option(help="Bounds of a good request in ms: ttft:500,tpot:50; several times.")
+    list[str], Option(help="Bounds of a good request in ms, such as ttft:500 tpot:50.", many=True)
 ]
 SaveResult = Annotated[bool, Option("--save-result", help="Write the JSON document to a file.")]
 SaveDetailed = Annotated[bool, Option("--save-detailed", help="With each request in it.")]
@@ -134,16 +134,24 @@ def serve(
     from octavo.cli.bench_load import Work, measure
 
     options.check_plot_file(plot)
-    users: list[int | None] = [max_concurrency]
-    if curve is not None:
-        users = [*parse_counts(curve, name="--curve")]
-        if max_concurrency is not None:
-            raise ConfigError("--curve sets --max-concurrency itself: give one of them")
+    users = [max_concurrency] if curve is None else _users(curve, max_concurrency, num_prompts)
     if save_result and not result_dir.is_dir():
         raise ConfigError(f"--result-dir: there is no folder {result_dir}")
     work = Work.read(given)
     found = asyncio.run(measure(work, users))
     return _report(work, found)
+
+
+def _users(curve: str, max_concurrency: int | None, num_prompts: int) -> list[int | None]:
+    """Return the numbers of users of a curve. Raises ConfigError."""
+    if max_concurrency is not None:
+        raise ConfigError("--curve sets --max-concurrency itself: give one of them")
+    counts = parse_counts(curve, name="--curve")
+    if max(counts) > num_prompts:
+        raise ConfigError(
+            f"--curve goes to {max(counts)} users, but --num-prompts is {num_prompts}: raise it"
+        )
+    return [*counts]
 
 
 # ── what comes out ────────────────────────────────────────────────────────────────────────────

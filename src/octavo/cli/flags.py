@@ -34,11 +34,13 @@ class Option:
     """A flag, `--name` of a parameter `name` unless another name is given.
 
     One that is True or False has a second flag, `--no-name`, unless a name is given. One that is
-    a list may be given several times.
+    a list may be given several times; `many`: with several values each time.
     """
 
-    def __init__(self, name: str = "", *, help: str = "", metavar: str = "") -> None:
-        self.name, self.help, self.metavar = name, help, metavar
+    def __init__(
+        self, name: str = "", *, help: str = "", metavar: str = "", many: bool = False
+    ) -> None:
+        self.name, self.help, self.metavar, self.many = name, help, metavar, many
 
 
 class Argument:
@@ -98,7 +100,8 @@ class _Parameter:
         parser.add_argument(
             flag,
             dest=self.name,
-            action="append" if self.several else "store",
+            action="extend" if mark.many else "append" if self.several else "store",
+            nargs="+" if mark.many else None,
             type=self.convert,
             required=self.required,
             metavar=mark.metavar or _METAVARS.get(self.convert, self.convert.__name__.upper()),

@@ -80,6 +80,7 @@ class Ask:
         self._place: Place | None = None
         self._meters: Meters | None = None
         self._came_s = request.arrival_s
+        self._preemptions = 0
         self._begun_s: float | None = None
         self._first_s: float | None = None
         self._last_s: float | None = None
@@ -151,6 +152,7 @@ class Ask:
             output_tokens=self.output_tokens,
             n=len(self.choices),
             max_tokens=self.max_tokens or 0,
+            preemptions=self._preemptions,
             queue_s=None if begun is None else max(0.0, begun - self._came_s),
             prefill_s=None if begun is None or first is None else max(0.0, first - begun),
             decode_s=None if first is None or last is None else last - first,
@@ -164,6 +166,7 @@ class Ask:
             self._cut("abort")
             return
         choice = self.choices[update.index]
+        self._preemptions += update.preemptions
         if choice.finish is not None:
             return
         if choice.push(update, applied_s) and self._core is not None:

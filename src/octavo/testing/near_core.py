@@ -34,6 +34,7 @@ class NearCore:
         self._build = build
         self._step_s = step_s
         self._facts: CoreFacts | None = None
+        self._times = StepTimes()
         self._listeners = Listeners()
         self._fresh: set[str] = set()
         """Requests that have not begun."""

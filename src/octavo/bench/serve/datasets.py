@@ -72,11 +72,18 @@ def random_asks(words: Words, count: int, lengths: Lengths, seed: int) -> list[C
     return chains
 
 
-def sharegpt_like_asks(words: Words, count: int, longest: int, seed: int) -> list[Chain]:
-    """Draw prompts whose lengths are like those of ShareGPT. longest: with the answer."""
+def sharegpt_like_asks(
+    words: Words, count: int, longest: int, seed: int, output: int | None = None
+) -> list[Chain]:
+    """Draw prompts whose lengths are like those of ShareGPT.
+
+    longest: with the answer. output: tokens of every answer, if not like those of ShareGPT.
+    """
     work = draw("sharegpt-lognormal", requests=count, max_length=longest, seed=seed)
     random = Random(f"sharegpt {seed}")
-    return [(_ask(words.text(prompt, random), prompt, output),) for prompt, output in work.lengths]
+    return [
+        (_ask(words.text(prompt, random), prompt, output or own),) for prompt, own in work.lengths
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,26 +206,32 @@ def read_agents(path: Path, count: int, output: int | None, longest: int) -> lis
     """Read sessions of agents: each call waits for the one before it in its session.
 
     A session ends before the first call that might not fit into `longest` tokens, at three
-    characters each. count: calls, taken session by session. Raises ConfigError. Source of the
-    format: LMCache's agent traces.
+    characters each. count: calls; the first ones of all sessions are taken before the second.
+    Raises ConfigError. Source of the format: LMCache's agent traces.
     """
     sessions: dict[str, list[_Call]] = {}
     for where, row in _rows(path):
         one = _convert(where, row, _Call)
         if one.input:
             sessions.setdefault(one.session_id, []).append(one)
-    chains: list[Chain] = []
-    for calls in sessions.values():
-        chain: list[Ask] = []
-        for one in sorted(calls, key=lambda call: call.timestamp):
-            length = output or _guess(one.output)
-            if len(one.input) // _FEWEST_CHARS + length > longest or count <= 0:
-                break
-            chain.append(_ask(one.input, None, length))
-            count -= 1
-        if chain:
-            chains.append(tuple(chain))
-    return _some(path, chains, len(chains))
+    whole = [_calls(own, output, longest) for own in sessions.values()]
+    begun: list[list[Ask]] = [[] for _ in whole]
+    for turn in range(max(map(len, whole), default=0)):
+        for chain, own in zip(whole, begun, strict=True):
+            if turn < len(chain) and count > 0:
+                own.append(chain[turn])
+                count -= 1
+    return _some(path, [tuple(own) for own in begun if own], len(begun))
+
+
+def _calls(calls: list[_Call], output: int | None, longest: int) -> Chain:
+    chain: list[Ask] = []
+    for one in sorted(calls, key=lambda call: call.timestamp):
+        length = output or _guess(one.output)
+        if len(one.input) // _FEWEST_CHARS + length > longest:
+            break
+        chain.append(_ask(one.input, None, length))
+    return tuple(chain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

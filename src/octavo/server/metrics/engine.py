@@ -17,6 +17,7 @@ from octavo.server.metrics.values import TenantLabels
 
 WINDOW_S = 60.0
 """Rates are over so long, or since the scrape before."""
+_NO_PREEMPTIONS = dict.fromkeys(("no_room", "displaced", "beams", "quarantine"), 0)
 _PATIENCE_S = 1.0
 """An engine that is in a longer step is not waited for."""
 
@@ -98,7 +99,9 @@ class EngineView:
 
 def _write_blocks(page: Page, snapshot: Snapshot, facts: CoreFacts) -> None:
     usage, lost = snapshot.usage, snapshot.checks.quarantined
-    free = snapshot.num_blocks - usage.blocks_used - usage.blocks_cached - lost
+    # Regions are taken from one end of memory to the other: nobody keeps a list of free blocks.
+    rest = snapshot.num_blocks - usage.blocks_used - usage.blocks_cached - lost
+    free = usage.blocks_free if usage.group_blocks else rest
     page.gauges(
         "octavo_blocks",
         "Blocks of KV memory: free, cached, in_use and quarantined make up all of them; shared "
@@ -152,15 +155,25 @@ def _write_cache(page: Page, snapshot: Snapshot) -> None:
             stats.recomputed_tokens,
         ),
         ("copies", "Blocks copied because a text went on differently.", stats.copies),
+        ("evictions", "Texts of blocks given up to make room.", snapshot.usage.evictions),
     ):
         page.counter(f"octavo_{name}", help, value)
+    page.counters(
+        "octavo_preemptions",
+        "Preemptions: others needed the blocks, a more urgent request took the place, a search of "
+        "beams stood still, counts were set right.",
+        ("reason",),
+        _labels(_NO_PREEMPTIONS | stats.preemptions_by_reason).items(),
+    )
     for name, help, values in (
         ("misses", "Sequences of which not all was in memory, by reason.", stats.misses),
         ("missed_tokens", "Their tokens that were not.", stats.missed_tokens),
     ):
-        page.counters(
-            f"octavo_{name}", help, ("reason",), [((why,), n) for why, n in values.items()]
-        )
+        page.counters(f"octavo_{name}", help, ("reason",), _labels(values).items())
+
+
+def _labels(values: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(reason,): count for reason, count in values.items()}
 
 
 def _write_steps(page: Page, snapshot: Snapshot) -> None:
