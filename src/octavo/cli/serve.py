@@ -43,6 +43,7 @@ class Plan:
     settings: ServerSettings
     metrics: MetricsSettings
     keys: KeyTable
+    restart_limit: int
     place: Place
     notes: tuple[str, ...]
 
@@ -112,6 +113,7 @@ def _plan(options: Options) -> Plan:
         settings=settings,
         metrics=metrics_settings(options),
         keys=keys,
+        restart_limit=_restart_limit(options),
         place=Place(socket=_listen(options), tls=tls, root_path=root_path),
         notes=(*options.notes, *notes),
     )
@@ -152,7 +154,11 @@ def _run(plan: Plan) -> int:
         ending = Ending()
         with ending.listening():
             core = ProcessCore(
-                core_spec(config), report=LOG.info, timeout_s=plan.settings.core_timeout_s
+                core_spec(config),
+                report=LOG.info,
+                timeout_s=plan.settings.core_timeout_s,
+                restart_limit=plan.restart_limit,
+                scheduling=plan.options.text("core-scheduling"),
             )
             return await serve_until_end(
                 core,
@@ -163,6 +169,13 @@ def _run(plan: Plan) -> int:
             )
 
     return _run_on_uvloop(live, uvloop.new_event_loop)
+
+
+def _restart_limit(options: Options) -> int:
+    limit = options.count("core-restart-limit")
+    if limit < 0:
+        raise ConfigError(f"--core-restart-limit must be 0 or more, got {limit}")
+    return limit
 
 
 def _ready(plan: Plan, parts: Parts) -> None:

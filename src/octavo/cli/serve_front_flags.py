@@ -125,6 +125,19 @@ FRONT: tuple[Flag, ...] = (
         "0: never.",
     ),
     Flag(
+        name="core-restart-limit",
+        kind=Kind.COUNT,
+        default=0,
+        help="An engine that ends is started again so often; 0: always.",
+    ),
+    Flag(
+        name="core-scheduling",
+        kind=Kind.TEXT,
+        default="batch",
+        choices=("batch", "normal"),
+        help="batch: where all cores compute, what speaks HTTP goes ahead of the engine.",
+    ),
+    Flag(
         name="sse-keep-alive",
         kind=Kind.NUMBER,
         default=10.0,
