@@ -46,6 +46,16 @@ def test_the_engine_gets_its_settings():
     assert not notes
 
 
+def test_tokens_that_sglang_asks_for_are_blocks():
+    config, _ = config_of(max_total_tokens="1001", block_size="16")
+
+    assert config.num_gpu_blocks_override == 63
+    with pytest.raises(ConfigError, match="are the same setting"):
+        config_of(max_total_tokens="1001", num_gpu_blocks_override="3")
+    with pytest.raises(ConfigError, match="--max-total-tokens must be at least 1"):
+        config_of(max_total_tokens="0")
+
+
 def test_settings_of_gpus_are_left_out_with_a_warning_where_there_is_none():
     config, notes = config_of(device="cpu", gpu_memory_utilization="0.8", enforce_eager=True)
 

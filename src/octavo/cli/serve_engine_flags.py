@@ -245,11 +245,11 @@ NOT_YET: tuple[Flag, ...] = (
 
 SGLANG: tuple[Flag, ...] = (
     idle("enable-cache-report", Kind.SWITCH, "usage always has the tokens found in memory"),
-    only(
-        "max-total-tokens",
-        Kind.COUNT,
-        reason="the pool is sized in bytes or blocks: give --kv-cache-memory-bytes or "
-        "--num-gpu-blocks-override",
+    Flag(
+        name="max-total-tokens",
+        kind=Kind.COUNT,
+        help="KV blocks for so many tokens, in place of what fits; of a model whose layers see "
+        "windows, a block of each kind of layer counts.",
     ),
     only(
         "schedule-low-priority-values-first",
