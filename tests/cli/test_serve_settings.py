@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import socket
@@ -43,6 +44,16 @@ def test_the_engine_gets_its_settings():
     assert config.kv_cache_dtype == "int8"
     assert config.tenants is None
     assert not notes
+
+
+def test_tokens_that_sglang_asks_for_are_blocks():
+    config, _ = config_of(max_total_tokens="1001", block_size="16")
+
+    assert config.num_gpu_blocks_override == 63
+    with pytest.raises(ConfigError, match="are the same setting"):
+        config_of(max_total_tokens="1001", num_gpu_blocks_override="3")
+    with pytest.raises(ConfigError, match="--max-total-tokens must be at least 1"):
+        config_of(max_total_tokens="0")
 
 
 def test_settings_of_gpus_are_left_out_with_a_warning_where_there_is_none():
@@ -219,6 +230,24 @@ def test_a_server_that_cannot_start_says_why(capsys, line, message):
     assert run(["serve", *line]) == 2
 
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_without_the_extra_the_way_to_it_is_told(capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "fastapi" else find(name)
+    )
+
+    assert run(["serve"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "octavo: error: octavo serve needs what is not installed here (fastapi): "
+        "pip install 'octavo[serve]'\n"
+    )
+    run(["doctor", "--json"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    (check,) = [one for one in checks if one["name"] == "octavo serve"]
+    assert check["remedy"] == "pip install 'octavo[serve]'"
 
 
 def test_a_socket_that_nobody_listens_at_is_replaced(tmp_path):

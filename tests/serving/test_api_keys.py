@@ -159,6 +159,14 @@ def test_an_answer_carries_the_id_of_its_request():
     served(test)
 
 
+def test_the_document_may_be_left_out():
+    async def test(server):
+        assert (await server.get("/openapi.json")).status_code == 404
+        assert (await server.get("/version")).status_code == 200
+
+    served(test, settings=ServerSettings(document=False))
+
+
 def test_pages_of_other_places_may_not_call_the_server_unless_they_are_named():
     asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
 

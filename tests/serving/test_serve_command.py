@@ -64,7 +64,7 @@ def test_it_answers_at_a_socket_and_ends_without_leaving_anything(tiny_gguf, tmp
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_it_speaks_https(tiny_folder, tmp_path):
+def test_it_speaks_https(tiny_gguf, tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         [
@@ -85,7 +85,7 @@ def test_it_speaks_https(tiny_folder, tmp_path):
         capture_output=True,
     )
     tls = ("--ssl-keyfile", key, "--ssl-certfile", certificate)
-    with octavo_serve("--model", tiny_folder, "--port", "0", *tls) as (process, address):
+    with octavo_serve("--model", tiny_gguf, "--port", "0", *tls) as (process, address):
         found = re.fullmatch(r"https://127\.0\.0\.1:(\d+)", address)
         assert found, address
         context = ssl.create_default_context(cafile=str(certificate))

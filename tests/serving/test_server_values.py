@@ -96,3 +96,16 @@ def test_doors_wait_no_longer_than_they_were_told():
         assert not doors.draining
 
     asyncio.run(run())
+
+
+def test_doors_that_are_closed_for_good_stay_closed():
+    async def run():
+        doors = Doors()
+        await doors.drain(0, for_good=True)
+        doors.open()
+        assert doors.draining
+        await doors.drain(0)
+        doors.open()
+        assert doors.draining
+
+    asyncio.run(run())

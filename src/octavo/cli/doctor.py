@@ -12,6 +12,7 @@ import msgspec
 from octavo.cli.gpus import Gpu, GpuStack, gpu_stack
 from octavo.cli.options import Json
 from octavo.cli.output import print_json, say
+from octavo.cli.serve import EXTRA, missing_packages
 from octavo.cpu import native
 from octavo.errors import ConfigError, FetchError
 from octavo.machine import Machine, free_memory_bytes, this_machine
@@ -43,6 +44,7 @@ def _facts() -> dict[str, Any]:
             _torch(),
             *_gpu_checks(stack),
             _model(),
+            _server(),
             _pip(),
             *_plugins(),
         ],
@@ -195,6 +197,17 @@ def _model() -> dict[str, Any]:
         path is not None,
         detail,
         remedy=f"octavo pull {DEFAULT_ALIAS}, or name a model of yours with --model",
+        needed=False,
+    )
+
+
+def _server() -> dict[str, Any]:
+    missing = missing_packages()
+    return _check(
+        "octavo serve",
+        not missing,
+        f"not installed: {', '.join(missing)}" if missing else "what speaks HTTP is installed",
+        remedy=EXTRA,
         needed=False,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import logging
 import os
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from octavo.server.keys import KeyTable
     from octavo.server.lifecycle import Place
     from octavo.server.metrics.values import MetricsSettings
+    from octavo.server.parts import Parts
     from octavo.server.settings import ServerSettings
 
 _NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools", "zmq", "prometheus_client", "yaml")
+EXTRA = "pip install 'octavo[serve]'"
+"""How to get it."""
 _SHOW_APPLIED = "OCTAVO_SHOW_APPLIED"
 """Variable: streams tell when their steps were applied. For measuring."""
 LOG = logging.getLogger("octavo.serve")
@@ -39,6 +43,7 @@ class Plan:
     settings: ServerSettings
     metrics: MetricsSettings
     keys: KeyTable
+    restart_limit: int
     place: Place
     notes: tuple[str, ...]
 
@@ -76,12 +81,16 @@ serve = TableCommand(
 )
 
 
+def missing_packages() -> list[str]:
+    """Return what the command needs and is not installed here."""
+    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+
+
 def _need_extra() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = missing_packages()
     if missing:
         raise ConfigError(
-            f"octavo serve needs what is not installed here ({', '.join(missing)}): "
-            "pip install 'octavo[serve]'"
+            f"octavo serve needs what is not installed here ({', '.join(missing)}): {EXTRA}"
         )
 
 
@@ -104,6 +113,7 @@ def _plan(options: Options) -> Plan:
         settings=settings,
         metrics=metrics_settings(options),
         keys=keys,
+        restart_limit=_restart_limit(options),
         place=Place(socket=_listen(options), tls=tls, root_path=root_path),
         notes=(*options.notes, *notes),
     )
@@ -133,7 +143,7 @@ def _run(plan: Plan) -> int:
     import uvloop
 
     from octavo.cli.core import core_spec
-    from octavo.cli.serve_parts import parts_of, say_ready
+    from octavo.cli.serve_parts import parts_of
     from octavo.server.lifecycle import Ending
     from octavo.server.lifecycle import serve as serve_until_end
     from octavo.server.remote.client import ProcessCore
@@ -147,17 +157,34 @@ def _run(plan: Plan) -> int:
                 core_spec(config),
                 report=LOG.info,
                 timeout_s=plan.settings.core_timeout_s,
+                restart_limit=plan.restart_limit,
                 scheduling=plan.options.text("core-scheduling"),
             )
             return await serve_until_end(
                 core,
                 lambda: parts_of(plan, core, path),
                 plan.place,
-                ready=lambda parts: say_ready(plan, parts),
+                ready=lambda parts: _ready(plan, parts),
                 ending=ending,
             )
 
     return _run_on_uvloop(live, uvloop.new_event_loop)
+
+
+def _restart_limit(options: Options) -> int:
+    limit = options.count("core-restart-limit")
+    if limit < 0:
+        raise ConfigError(f"--core-restart-limit must be 0 or more, got {limit}")
+    return limit
+
+
+def _ready(plan: Plan, parts: Parts) -> None:
+    from octavo.cli.serve_parts import say_ready
+
+    # What is there now stays: to look through it again would hold up every stream.
+    gc.collect()
+    gc.freeze()
+    say_ready(plan, parts)
 
 
 def _run_on_uvloop(

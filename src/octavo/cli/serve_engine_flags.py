@@ -7,7 +7,6 @@ from octavo.cli.serve_flags import Flag, Kind, idle, only
 
 _ONE_DEVICE = "one engine uses one device"
 _NO_ADAPTERS = "there are no LoRA adapters yet"
-_NO_RESIDENCY = "how long blocks live is not measured yet"
 _NO_OFFLOAD = "KV stays on the device: there is no other tier to serve from yet"
 
 MODEL: tuple[Flag, ...] = (
@@ -149,8 +148,18 @@ MEMORY: tuple[Flag, ...] = (
         default=0.0,
         help="Share of the KV memory that requests may pin.",
     ),
-    only("kv-cache-metrics", Kind.SWITCH, False, reason=_NO_RESIDENCY),
-    only("kv-cache-metrics-sample", Kind.NUMBER, 0.01, reason=_NO_RESIDENCY),
+    Flag(
+        name="kv-cache-metrics",
+        kind=Kind.SWITCH,
+        default=False,
+        help="Measure how long blocks stay, lie idle and wait to be used again.",
+    ),
+    Flag(
+        name="kv-cache-metrics-sample",
+        kind=Kind.NUMBER,
+        default=0.01,
+        help="Of the blocks given out, the share that is measured.",
+    ),
     idle("prefix-caching-hash-algo", Kind.TEXT, "keys are blake2b digests of the tokens"),
     only(
         "prefix-match-unit",
@@ -236,11 +245,11 @@ NOT_YET: tuple[Flag, ...] = (
 
 SGLANG: tuple[Flag, ...] = (
     idle("enable-cache-report", Kind.SWITCH, "usage always has the tokens found in memory"),
-    only(
-        "max-total-tokens",
-        Kind.COUNT,
-        reason="the pool is sized in bytes or blocks: give --kv-cache-memory-bytes or "
-        "--num-gpu-blocks-override",
+    Flag(
+        name="max-total-tokens",
+        kind=Kind.COUNT,
+        help="KV blocks for so many tokens, in place of what fits; of a model whose layers see "
+        "windows, a block of each kind of layer counts.",
     ),
     only(
         "schedule-low-priority-values-first",

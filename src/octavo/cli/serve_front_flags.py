@@ -125,11 +125,17 @@ FRONT: tuple[Flag, ...] = (
         "0: never.",
     ),
     Flag(
+        name="core-restart-limit",
+        kind=Kind.COUNT,
+        default=0,
+        help="An engine that ends is started again so often; 0: always.",
+    ),
+    Flag(
         name="core-scheduling",
         kind=Kind.TEXT,
         default="batch",
-        help="How the system runs the engine's threads: batch (on Linux they yield to who has news "
-        "to send), or normal.",
+        choices=("batch", "normal"),
+        help="batch: where all cores compute, what speaks HTTP goes ahead of the engine.",
     ),
     Flag(
         name="sse-keep-alive",

@@ -33,6 +33,7 @@ def engine_config(options: Options, tenants: Iterable[Tenant]) -> tuple[EngineCo
         flag = name.replace("_", "-")
         if flag in options.values and flag != "tenants":
             given[name] = options.values[flag]
+    given["num_gpu_blocks_override"] = _blocks(options)
     notes: list[str] = []
     if not _may_use_gpu(given):
         for name, instead in (
@@ -43,6 +44,24 @@ def engine_config(options: Options, tenants: Iterable[Tenant]) -> tuple[EngineCo
                 flag = name.replace("_", "-")
                 notes.append(f"--{flag} has no effect: there is no GPU here{instead}")
     return EngineConfig(**given, tenants=_shares(tenants)), notes
+
+
+def _blocks(options: Options) -> int | None:
+    """Return how many KV blocks were asked for; SGLang counts tokens."""
+    blocks, tokens = (
+        options.open_count("num-gpu-blocks-override"),
+        options.open_count("max-total-tokens"),
+    )
+    if tokens is None:
+        return blocks
+    if blocks is not None:
+        raise ConfigError(
+            f"--max-total-tokens {tokens} and --num-gpu-blocks-override {blocks} are the same "
+            "setting: give one of them"
+        )
+    if tokens < 1:
+        raise ConfigError(f"--max-total-tokens must be at least 1, got {tokens}")
+    return -(-tokens // max(1, options.count("block-size")))
 
 
 def _may_use_gpu(given: dict[str, Any]) -> bool:

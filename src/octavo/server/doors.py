@@ -12,6 +12,7 @@ class Doors:
     def __init__(self) -> None:
         self.draining = False
         """True: new requests are refused, with 503."""
+        self._for_good = False
         self._inside = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -33,13 +34,17 @@ class Doors:
         if not self._inside:
             self._empty.set()
 
-    async def drain(self, timeout_s: float) -> int:
-        """Close the doors and wait for those inside; returns how many are left."""
+    async def drain(self, timeout_s: float, *, for_good: bool = False) -> int:
+        """Close the doors and wait for those inside; returns how many are left.
+
+        for_good: nobody opens them again.
+        """
         self.draining = True
+        self._for_good = self._for_good or for_good
         with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         return self._inside
 
     def open(self) -> None:
-        """Let new requests in again."""
-        self.draining = False
+        """Let new requests in again, unless the doors have been closed for good."""
+        self.draining = self._for_good

@@ -134,7 +134,7 @@ async def _close(parts: Parts, http: _Http, ending: Ending) -> int:
     """Let requests go on for a while, then end the engine; returns the exit status."""
     core, patience_s = parts.core, parts.settings.drain_timeout_s
     LOG.info("closing: %d requests may go on for %g s", parts.doors.inside, patience_s)
-    draining = asyncio.create_task(parts.doors.drain(patience_s))
+    draining = asyncio.create_task(parts.doors.drain(patience_s, for_good=True))
     if not await _unless(ending.insisted, draining):
         draining.cancel()
         http.end_at_once()

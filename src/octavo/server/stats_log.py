@@ -17,20 +17,25 @@ LOG = logging.getLogger("octavo.stats")
 
 async def log_stats(parts: Parts, every_s: float) -> None:
     """Write a line of what the engine has done since the last one, until cancelled."""
-    before: Snapshot | None = None
+    before = await _counts(parts, every_s)
     while True:
         await asyncio.sleep(every_s)
-        if not parts.core.state.takes_requests:
-            before = None
-            continue
-        try:
-            now = await asyncio.wait_for(parts.core.snapshot(), every_s)
-        except (EngineGone, TimeoutError):
-            continue  # others tell of it
-        if before is not None and now.stats.steps > before.stats.steps:
+        now = await _counts(parts, every_s)
+        if now is not None and before is not None and now.stats.steps > before.stats.steps:
             LOG.info(_line(parts, before, now))
-        # A copy: an engine in this process goes on counting in its own.
-        before = msgspec.structs.replace(now, stats=replace(now.stats))
+        before = now
+
+
+async def _counts(parts: Parts, patience_s: float) -> Snapshot | None:
+    """Return what the engine has counted; None: it does not say, and others tell of that."""
+    if not parts.core.state.takes_requests:
+        return None
+    try:
+        now = await asyncio.wait_for(parts.core.snapshot(), patience_s)
+    except (EngineGone, TimeoutError):
+        return None
+    # A copy: an engine in this process goes on counting in its own.
+    return msgspec.structs.replace(now, stats=replace(now.stats))
 
 
 def _line(parts: Parts, before: Snapshot, now: Snapshot) -> str:

@@ -66,7 +66,7 @@ def _add_door_routes(routes: APIRouter, parts: Parts) -> None:
         parts.doors.open()
         if parts.core.state is CoreState.PAUSED:
             await parts.core.resume()
-        return json_response({"paused": False, "draining": False})
+        return json_response({"paused": False, "draining": parts.doors.draining})
 
     @routes.get("/is_paused", summary="Whether it is paused, or draining")
     async def is_paused() -> Response:  # pyright: ignore[reportUnusedFunction] (a route)
