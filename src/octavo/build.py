@@ -244,6 +244,8 @@ def build_engine(
 
     scheduler = Scheduler(cache, order(), _limits(config, longest, pool_tokens))
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
+    if config.kv_cache_metrics:
+        _follow_blocks(engine, cache, config.kv_cache_metrics_sample)
     if config.record is not None:
         _record(engine, Path(config.record), config.block_size, report=report)
     return Built(
@@ -274,6 +276,19 @@ def _tokenizer_beside(runner: ModelRunner, checkpoint: Checkpoint) -> Tokenizer 
         raise
 
 
+def _follow_blocks(engine: Engine, cache: Cache, share: float) -> None:
+    """Measure how long some of the blocks stay."""
+    from octavo.engine.messages import BlockTimes
+    from octavo.memory.manager import KVCacheManager
+    from octavo.memory.residency import Residency
+
+    assert isinstance(cache, KVCacheManager), "regions are not shared"
+    times = engine.loop.block_times = BlockTimes()
+    cache.device.pool.residency = Residency(
+        share, lifetime=times.lifetime.add, idle=times.idle.add, gap=times.gap.add
+    )
+
+
 def _record(engine: Engine, path: Path, block_size: int, *, report: Report) -> None:
     """Record the requests of an engine; one that cannot is closed."""
     from octavo.engine.recorder import Recorder
@@ -294,6 +309,7 @@ def tenants_of(config: EngineConfig, rule: Reservation) -> tuple[TenantShare, ..
     asked = {
         "tenants": config.tenants is not None,
         "pin_limit": bool(config.pin_limit),
+        "kv_cache_metrics": config.kv_cache_metrics,
         "eviction_policy": config.eviction_policy != _DEFAULT_POLICY,
     }
     for name in (name for name, given in asked.items() if given and rule.tokens is not None):

@@ -18,6 +18,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 CPU_ARITHMETICS = ("int8", "bf16", "float32")
 MOST_THREADS = 1024
+_SWITCHES = ("partial_blocks", "kv_cache_metrics", "enforce_eager", "deterministic", "offline")
 _REQUIRED = (
     "block_size",
     "max_num_seqs",
@@ -85,6 +86,10 @@ class EngineConfig:
     tenants: Mapping[str, Mapping[str, float]] | str | None = None
     """Shares of the KV memory by tenant: {name: {"guaranteed": 0.2, "maximum": 0.6}}, or that as
     JSON. Kept as text."""
+    kv_cache_metrics: bool = False
+    """Measure how long blocks stay, lie idle and wait to be used again."""
+    kv_cache_metrics_sample: float = 0.01
+    """Of the blocks given out, the share that is measured."""
     pin_limit: float = 0.0
     """Share of the KV memory that requests may pin; the longest text is shorter by as much."""
     backend: str = "auto"
@@ -110,7 +115,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_cpu()
-        for name in ("partial_blocks", "enforce_eager", "deterministic", "offline"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         model = cast("object", self.model)
@@ -127,6 +132,7 @@ class EngineConfig:
             object.__setattr__(self, name, write_setting(name, getattr(self, name)))
         object.__setattr__(self, "tenants", write_tenants(self.tenants))
         self._settle_pin_limit()
+        self._settle_sample()
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             self._settle_count(name, least=1)
         self._settle_count("long_prefill_token_threshold", least=0)
@@ -183,6 +189,14 @@ class EngineConfig:
         if not possible:
             raise ConfigError(f"record must be the path of a file, got {record!r:.80}")
         object.__setattr__(self, "record", path)
+
+    def _settle_sample(self) -> None:
+        share = cast("object", self.kv_cache_metrics_sample)
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) <= 1:
+            raise ConfigError(
+                f"kv_cache_metrics_sample must be above 0 and at most 1, got {share!r:.80}"
+            )
+        object.__setattr__(self, "kv_cache_metrics_sample", float(share))
 
     def _settle_pin_limit(self) -> None:
         share = cast("object", self.pin_limit)

@@ -44,6 +44,8 @@ class RequestBuilder:
         self._namespace = namespace
         self._seed = seed
         self._requests = 0
+        self._words: tuple[tuple[str, ...], tuple[tuple[int, ...], ...]] = ((), ())
+        """The bad words that were read last, and their tokens: many prompts have the same."""
 
     def build(
         self,
@@ -179,7 +181,12 @@ class RequestBuilder:
                 f"{params.min_tokens}: allow another token, or leave min_tokens out"
             )
 
-    def _bad_words(self, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+    def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        if words != self._words[0]:
+            self._words = (words, self._tokens_of(words))
+        return self._words[1]
+
+    def _tokens_of(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return each word as tokens, as it stands at the start of a text and after a space.
 
         The second is left out where the space is a token of its own: then the word itself is

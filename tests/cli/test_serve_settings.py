@@ -211,6 +211,7 @@ def test_an_address_in_use_is_an_error_before_any_model_is_looked_for(capsys):
         (["--host", "no.such.host.invalid"], "cannot listen at no.such.host.invalid port 8000"),
         (["--uds", "/no/such/folder/socket"], "cannot listen at /no/such/folder/socket"),
         (["--uds", "x", "--port", "1"], "--uds and --port are two places"),
+        (["--root-path", "llm/"], "--root-path llm/ must begin with / and not end with it"),
         (["-tp", "2"], "one engine uses one device"),
     ],
 )

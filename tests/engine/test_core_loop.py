@@ -341,3 +341,10 @@ def test_the_blocks_of_a_snapshot_add_up():
     assert (
         usage.blocks_free + usage.blocks_cached + usage.blocks_used == counted.snapshot.num_blocks
     )
+
+
+def test_a_request_that_ends_before_it_has_begun_is_not_looked_for_any_more():
+    script = Script(ask("a", max_tokens=40), ask("b"), max_num_seqs=1, idle=3)
+    script.at(5, Finish("b", 0)).run()
+
+    assert not script.core._fresh

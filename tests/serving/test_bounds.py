@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tiny_served import HELLO, worded
 
@@ -12,6 +14,7 @@ BOUNDS = RequestBounds(
     max_body_bytes=20_000,
     max_prompts=3,
     max_n=4,
+    max_answers=8,
     max_stop=2,
     max_stop_chars=5,
     max_logit_bias=3,
@@ -33,7 +36,7 @@ CHAT = "/v1/chat/completions"
         ("allowed_token_ids", [1, 2, 3], [1, 2, 3, 4]),
         ("stop_token_ids", [1, 2, 3], [1, 2, 3, 4]),
         ("bad_words", ["a", "b", "c"], ["a", "b", "c", "d"]),
-        ("bad_words", ["abcde"], ["abcdef"]),
+        ("bad_words", ["abcdefghij"], ["abcdefghijk"]),
         ("logprobs", 2, 3),
         ("cache_salt", "s" * 1024, "s" * 1025),
         ("request_id", "r" * 128, "r" * 129),
@@ -53,6 +56,34 @@ def test_what_is_within_a_bound_is_answered_and_what_is_not_is_refused_by_name(
         assert reply.json()["error"]["param"] == field
 
     served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+def test_prompts_times_n_have_a_bound_of_their_own(tiny_tokenizer):
+    async def test(server):
+        body = {"prompt": ["a", "b", "c"], "max_tokens": 1}
+        assert (await server.post(COMPLETIONS, **body, n=2)).status_code == 200
+        reply = await server.post(COMPLETIONS, **body, n=3)
+        assert reply.status_code == 400
+        assert "9" in reply.json()["error"]["message"] or "3 prompts" in reply.text
+        assert reply.json()["error"]["param"] == "n"
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+def test_the_largest_options_of_all_are_read_once_for_all_answers(tiny_tokenizer):
+    async def test(server):
+        stops = [chr(0x4E00 + i) + "abcdefghi" * 111 for i in range(16)]
+        words = [f"hello{i}" for i in range(1024)]
+        began_s = time.monotonic()
+        reply = await server.post(
+            COMPLETIONS, prompt=["a"] * 128, n=8, stop=stops, bad_words=words, max_tokens=1
+        )
+        assert reply.status_code == 200
+        # Once for each answer they would take a minute.
+        assert time.monotonic() - began_s < 8
+
+    options = worded(tiny_tokenizer, num_blocks=4000, max_num_seqs=1024)
+    served(test, **options)
 
 
 def test_a_conversation_has_so_many_messages(tiny_tokenizer):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from octavo.server.http import MOST_HEADER_BYTES
+import pytest
+
+from octavo.server.http import MOST_HEADER_BYTES, BoundedHttp
 from octavo.server.lifecycle import Ending, Place, serve
 from octavo.server.listen import listen
 from octavo.server.parts import Parts, ServedModel
@@ -85,4 +87,25 @@ def test_headers_of_a_usual_length_are_read():
         request = b"GET /version HTTP/1.1\r\nHost: x\r\n" + cookie + b"Connection: close\r\n\r\n"
         assert (await send(port, request)).startswith(b"HTTP/1.1 200 ")
 
+    with_socket(test)
+
+
+@pytest.mark.parametrize("piece", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\n"])
+def test_headers_that_do_not_come_are_not_waited_for(monkeypatch, piece):
+    async def test(port):
+        answer = await send(port, piece)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"took more than 0.1 s" in answer
+        request = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            writer.write(request)
+            answer = await reader.readuntil(b"}")
+            assert answer.startswith(b"HTTP/1.1 200 "), "a connection that is kept may be silent"
+            await asyncio.sleep(0.15)
+        writer.write(request[:-2])
+        assert b"took more" in await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(BoundedHttp, "headers_s", 0.1)
     with_socket(test)

@@ -40,6 +40,8 @@ def test_bounds_are_those_of_a_server():
     for row in (
         f"| prompts of a completion | {bounds.max_prompts} |",
         f"| `n`, `beam_width` | {bounds.max_n} |",
+        f"| answers: prompts times `n` | {bounds.max_answers:,} |",
+        f"| `bad_words` all together | {bounds.max_stop * bounds.max_stop_chars:,} characters |",
         f"| `stop` | {bounds.max_stop} texts of {bounds.max_stop_chars:,} characters |",
         f"`bad_words` | {bounds.max_logit_bias:,} entries |",
         f"`prompt_logprobs` | {bounds.max_logprobs} |",

@@ -63,6 +63,8 @@ def test_a_shared_memory_is_for_all_that_name_no_namespace(tmp_path):
         ("", "must have a mapping `tenants`"),
         ("tenants: {}", "names no tenant"),
         ("tenant: {}\ntenants: {a: {keys: k}}", "and nothing else, not 'tenant'"),
+        ("tenants: {'a b': {keys: k}}", "tenant 'a b': a name stands in logs"),
+        ("tenants: {'': {keys: k}}", "a name stands in logs"),
         ("tenants: {a: k}", "tenant 'a' must be a mapping with `keys`"),
         ("tenants: {a: {}}", "tenant 'a' needs keys"),
         ("tenants: {a: {keys: []}}", "tenant 'a' needs keys"),

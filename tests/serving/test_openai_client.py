@@ -1,27 +1,26 @@
-"""The official client is answered by an engine in another process, on every route it knows."""
+"""`octavo serve` answers the official client on every route that it knows."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import openai
 import pytest
-from sockets import in_a_thread
-from tiny_served import HELLO, apart, tiny_llm
+from commands import octavo_serve
+from tiny_served import HELLO, tiny_llm
 
 from octavo import SamplingParams
-from octavo.server.keys import KeyHolder, KeyTable
-from octavo.server.tenants import Tenant
 
 KEY = "tiny-key"
 
 
 @pytest.fixture(scope="module")
-def url(tiny_gguf, tiny_tokenizer):
-    """Where a server of the tiny model is, which needs a key."""
-    keys = KeyTable([KeyHolder(Tenant(name="tiny-tenant"), (KEY,))])
-    with in_a_thread(apart(tiny_gguf, tiny_tokenizer, keys)) as address:
-        yield f"{address}/v1"
+def url(tiny_gguf):
+    """Where `octavo serve` answers for the tiny model, to those who have the key."""
+    with octavo_serve(tiny_gguf, "--port", 0, "--served-model-name", "tiny", key=KEY) as (_, at):
+        yield f"{at}/v1"
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +41,21 @@ def test_models_are_listed_and_shown(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("other")
     assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/http.md"])
+def test_the_lines_that_a_page_shows_are_answered(url, capsys, page):
+    text = (Path(__file__).parents[2] / page).read_text()
+    blocks = re.findall("```python\n(.*?)```", text, re.S)
+    (lines,) = (block for block in blocks if "openai" in block)
+    here = {"http://127.0.0.1:8000/v1": url, '"none"': f'"{KEY}"', "smollm2-135m": "tiny"}
+    for shown, used in here.items():
+        assert shown in lines
+        lines = lines.replace(shown, used)
+    names = {}
+    exec(lines, names)
+    names["client"].close()
+    assert capsys.readouterr().out
 
 
 def test_a_completion_is_that_of_the_offline_api(client, llm):

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 from http.client import HTTPConnection, HTTPSConnection
 
 import pytest
+from commands import octavo_serve
 
 from octavo.testing.fake_server import children_of, gone
-
-MEMORY = ["--kv-cache-memory-bytes", "1MiB", "--max-num-seqs", "4"]
-
-
-@contextmanager
-def octavo_serve(*arguments):
-    """Run the command; yields its process and its address."""
-    command = [sys.executable, "-m", "octavo", "serve", *map(str, arguments), *MEMORY]
-    environment = {**os.environ, "OCTAVO_API_KEY": "", "OCTAVO_ADMIN_API_KEY": "boss"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            found = re.search(r"(\S+) serves (\S+) on cpu", line)
-            if found:
-                break
-        else:
-            raise AssertionError("".join(said))
-        yield process, found[1]
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        process.stderr.close()
 
 
 def ask(connection, path, key, body=None):

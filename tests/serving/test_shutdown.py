@@ -1,16 +1,25 @@
-"""The first signal lets requests end, the second ends everything; nothing is left behind."""
+"""The first signal lets requests end, the second ends all; a lost engine is started again."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import os
 import signal
 import threading
 import time
 from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
+import pytest
+
+from octavo.errors import ConfigError
+from octavo.server.lifecycle import Ending, Place, serve
+from octavo.server.listen import listen
+from octavo.server.parts import Parts, ServedModel
 from octavo.testing.fake_server import children_of, fake_server, gone
+from octavo.testing.near_core import NearCore
 from octavo.testing.served import FakeCore
 
 JSON = {"Content-Type": "application/json"}
@@ -118,6 +127,39 @@ def test_a_signal_while_the_engine_is_built_ends_the_start():
 
 
 def test_an_engine_that_cannot_be_built_ends_the_server_with_the_reason():
-    with fake_server(FakeCore(refuses="ConfigError:too large"), wait=False) as server:
-        server.wait_for("error: too large")
-        assert server.ended() == 2
+    def build():
+        raise ConfigError("too large")
+
+    async def run():
+        core = NearCore(build)
+        model = ServedModel(names=("fake",), root="fake", tokenizer=None, created_s=0)
+        with listen("127.0.0.1", 0) as sock:
+            await serve(
+                core,
+                lambda: Parts(core=core, model=model),
+                Place(socket=sock),
+                ready=lambda parts: pytest.fail("it is not ready"),
+                ending=Ending(),
+            )
+
+    with pytest.raises(ConfigError, match="too large"):
+        asyncio.run(run())
+
+
+def test_an_engine_that_is_lost_is_told_of_and_started_again():
+    with fake_server(SLOW) as server:
+        (engine,) = children_of(server.process.pid)
+        with stream_of(server, 390) as lines:
+            os.kill(engine, signal.SIGKILL)
+        errors = [json.loads(line[6:])["error"] for line in lines if b'{"error"' in line]
+        assert [error["code"] for error in errors] == ["engine_gone"]
+        assert lines[-2:] == [b"data: [DONE]\n", b"\n"]
+        assert ask(server, "GET", "/health")[0] == 503
+        status, headers = ask(server, "POST", "/v1/completions", {"prompt": [1]})
+        assert status == 503
+        assert "retry-after" in headers
+        end_s = time.monotonic() + 10
+        while ask(server, "GET", "/health")[0] != 200 and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert ask(server, "POST", "/v1/completions", {"prompt": [1]})[0] == 200
+        assert children_of(server.process.pid) != [engine]

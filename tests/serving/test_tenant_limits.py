@@ -84,7 +84,7 @@ def test_more_than_may_wait_are_refused():
     for _ in range(3):
         gate.enter(tenant(max_running=1, max_queued=2), 1)
 
-    with pytest.raises(OverLimit, match=r"1 requests running .* 2 waiting") as refused:
+    with pytest.raises(OverLimit, match=r"1 answers running of 1 .* 2 waiting of 2") as refused:
         gate.enter(tenant(max_running=1, max_queued=2), 1)
 
     assert not refused.value.of_server
@@ -97,7 +97,7 @@ def test_a_full_server_refuses_everybody():
     place = gate.enter(tenant("a"), 1)
     gate.enter(tenant("b"), 1)
 
-    with pytest.raises(OverLimit, match="the server has 2 requests") as refused:
+    with pytest.raises(OverLimit, match="the server has 2 answers") as refused:
         gate.enter(tenant("c"), 1)
 
     assert refused.value.of_server
@@ -151,9 +151,53 @@ def test_who_leaves_twice_or_while_waiting_gives_back_once():
     assert gate.counts() == {"a": (1, 0)}
 
 
+def test_a_request_counts_as_often_as_it_asks_for_answers():
+    gate = TenantGate(100)
+    limited = tenant(max_running=4, max_queued=3)
+    three = gate.enter(limited, 1, answers=3)
+    two = gate.enter(limited, 1, answers=2)
+    one = gate.enter(limited, 1)
+
+    assert [place.on for place in (three, two, one)] == [True, False, False]
+    assert gate.counts() == {"a": (3, 3)}
+    with pytest.raises(OverLimit, match="3 waiting of 3"):
+        gate.enter(limited, 1)
+    two.leave()
+    assert one.on, "what stood before it has left"
+
+
+def test_a_request_for_more_than_may_run_runs_alone():
+    gate = TenantGate(10)
+    limited = tenant(max_running=2)
+    small = gate.enter(limited, 1)
+    large = gate.enter(limited, 1, answers=5)
+    late = gate.enter(limited, 1)
+
+    assert not late.on, "nobody goes past it"
+    small.leave()
+    assert large.on
+    assert not late.on
+    large.leave()
+    assert late.on
+
+
+def test_a_request_for_more_than_the_server_takes_is_taken_alone():
+    gate = TenantGate(4)
+    place = gate.enter(tenant(), 1, answers=9)
+
+    with pytest.raises(OverLimit) as refused:
+        gate.enter(tenant("b"), 1)
+    assert refused.value.of_server
+    place.leave()
+    gate.enter(tenant("b"), 1)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(-2, 2)), max_size=300),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(-2, 2), st.integers(1, 3)),
+        max_size=200,
+    ),
     st.integers(1, 3),
     st.integers(0, 4),
 )
@@ -161,23 +205,31 @@ def test_whatever_comes_and_goes_the_counts_are_those_of_the_places(moves, most,
     gate = TenantGate(12)
     tenants = [tenant(name, max_running=most, max_queued=queued) for name in "abc"]
     places = []
-    for what, whose, priority in moves:
+    for what, whose, priority, answers in moves:
         if what < 6:
             try:
-                place = gate.enter(tenants[whose], 1, priority)
+                place = gate.enter(tenants[whose], 1, priority, answers=answers)
             except OverLimit:
-                inside = [p for p, t in places if t == whose]
-                refused = len(inside) == most + queued or len(places) == 12
+                inside = sum(place.answers for place, _ in places)
+                mine = sum(place.answers for place, t in places if t == whose)
+                refused = mine + answers > queued or inside + answers > 12
                 assert refused, "there was room"
             else:
                 places.append((place, whose))
         elif places:
             places.pop((what * 7 + whose) % len(places))[0].leave()
         for index, one in enumerate(tenants):
-            mine = [turn_has_come(place) for place, t in places if t == index]
-            assert sum(mine) == min(len(mine), most)
+            mine = [place for place, t in places if t == index]
+            on = [place for place in mine if place.on]
+            waiting = sorted(place.order for place in mine if not place.on)
+            running = sum(place.answers for place in on)
+            assert running <= most or len(on) == 1
+            assert on or not waiting, "nobody runs, and somebody waits"
+            if waiting:
+                first = next(place for place in mine if place.order == waiting[0])
+                assert running + first.answers > most, "there was room for the first"
             counts = gate.counts().get(one.name, (0, 0))
-            assert counts == (sum(mine), len(mine) - sum(mine))
+            assert counts == (running, sum(place.answers for place in mine) - running)
         assert gate.waiting == sum(waiting for _, waiting in gate.counts().values())
 
 

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import FastAPI
-
 from octavo import LLM
-from octavo.cli.core import core_spec
-from octavo.config import EngineConfig
 from octavo.engine.messages import CoreFacts
-from octavo.server.app import build_app
-from octavo.server.parts import Parts, ServedModel
-from octavo.server.remote.client import ProcessCore
-from octavo.server.tenants import Keyring
 from octavo.testing.near_core import fake_loop
 from octavo.text.tokenizer import Tokenizer
 from tiny_model import TOKENS
@@ -55,34 +45,6 @@ def real(llm: LLM) -> dict:
 def tiny_llm(path: Path) -> LLM:
     """The tiny model with a small memory."""
     return LLM(str(path), kv_cache_memory_bytes=1 << 20, max_num_seqs=8)
-
-
-@dataclass
-class Apart:
-    """An application whose engine is in a process of its own."""
-
-    app: FastAPI
-    core: ProcessCore
-
-
-@asynccontextmanager
-async def apart(path: Path, tokenizer: Tokenizer, keys: Keyring):
-    """Serve a tiny model from a process of its own."""
-    config = EngineConfig(
-        model=str(path),
-        kv_cache_memory_bytes=1 << 20,
-        max_num_seqs=8,
-        tenants={tenant.name: {} for tenant in keys.tenants},
-    )
-    core = ProcessCore(core_spec(config), report=lambda _: None)
-    await core.start()
-    model = ServedModel(
-        names=("tiny",), root="tiny.gguf", tokenizer=tokenizer, created_s=1_700_000_000
-    )
-    try:
-        yield Apart(build_app(Parts(core=core, model=model, keys=keys)), core)
-    finally:
-        await core.stop()
 
 
 def events(text: str) -> list[dict]:

@@ -96,6 +96,7 @@ def _plan(options: Options) -> Plan:
     settings = replace(server_settings(options), tell_applied=bool(os.environ.get(_SHOW_APPLIED)))
     config, notes = engine_config(options, keys.tenants)
     tls = tls_of(options)
+    root_path = _root_path(options)
     allow_many_files()
     return Plan(
         options=options,
@@ -103,9 +104,16 @@ def _plan(options: Options) -> Plan:
         settings=settings,
         metrics=metrics_settings(options),
         keys=keys,
-        place=Place(socket=_listen(options), tls=tls, root_path=options.text("root-path")),
+        place=Place(socket=_listen(options), tls=tls, root_path=root_path),
         notes=(*options.notes, *notes),
     )
+
+
+def _root_path(options: Options) -> str:
+    path = options.text("root-path")
+    if path and (not path.startswith("/") or path.endswith("/")):
+        raise ConfigError(f"--root-path {path} must begin with / and not end with it, as /llm")
+    return path
 
 
 def _listen(options: Options) -> socket.socket:

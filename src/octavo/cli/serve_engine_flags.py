@@ -202,7 +202,7 @@ SCHEDULER: tuple[Flag, ...] = (
         name="max-queued-requests",
         kind=Kind.COUNT,
         default=4096,
-        help="Requests that may wait beside those that run; beyond them, 503.",
+        help="Answers that may wait beside those that are given; beyond them, 503.",
     ),
     Flag(
         name="stream-interval",

@@ -44,12 +44,12 @@ FRONT: tuple[Flag, ...] = (
     Flag(
         name="tenant-max-running",
         kind=Kind.COUNT,
-        help="Requests of a tenant that the engine has at once; more wait.",
+        help="Answers to a tenant that the engine gives at once; more wait.",
     ),
     Flag(
         name="tenant-max-queued",
         kind=Kind.COUNT,
-        help="Requests of a tenant that wait; more get 429.",
+        help="Answers to a tenant that wait; more get 429.",
     ),
     Flag(
         name="tenant-tokens-per-minute",

@@ -10,6 +10,7 @@ from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Update
 from octavo.contract.sampling import SamplingParams
 from octavo.text.detokenize import Detokenizer
+from octavo.text.stops import StopTable
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -52,20 +53,31 @@ class Speller:
         return text
 
 
+def stop_table(params: SamplingParams) -> StopTable | None:
+    """Return the stop strings of all answers to a request; None: there are none."""
+    return StopTable(params.stop) if params.stop else None
+
+
 class AnswerText:
     """The text of one choice, piece by piece, up to where it stops.
 
-    tokenizer: None: the text stays empty.
+    tokenizer: None: the text stays empty. stops: those of `params`, where several answers share
+    them; see `stop_table`.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        params: SamplingParams,
+        stops: StopTable | None = None,
+    ) -> None:
         self.decodes = params.detokenize
         self._keeps_stop = params.include_stop_str_in_output
         self._detokenizer = None
         if params.detokenize and tokenizer is not None:
             self._detokenizer = Detokenizer(
                 tokenizer,
-                params.stop,
+                stops or params.stop,
                 skip_special_tokens=params.skip_special_tokens,
                 include_stop=params.include_stop_str_in_output,
                 min_tokens=params.min_tokens,

@@ -33,12 +33,12 @@ class SocketChannel:
     def receive(self, timeout_s: float) -> Command | None:
         """Return the next command; None: there was none for so long. 0: do not wait."""
         while True:
-            if timeout_s and not self._socket.poll(round(timeout_s * 1000)):
+            # An exception each step would take longer than the question.
+            if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN and not (
+                timeout_s and self._socket.poll(round(timeout_s * 1000))
+            ):
                 return None
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
+            frame = self._socket.recv()
             try:
                 return read_command(frame)
             except msgspec.ValidationError as error:

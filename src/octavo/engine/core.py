@@ -44,6 +44,9 @@ from octavo.errors import Corrupted, RequestError
 IDLE_S = 1.0
 """With nothing to do for so long, every count is recomputed, once."""
 
+_RARELY = 100
+"""Recomputing takes at most one part in so many of the time: who comes meanwhile waits for it."""
+
 _LOOK_ROUND = 256
 """Steps after which a busy engine looks whether anybody is left to hear of them."""
 
@@ -91,6 +94,8 @@ class Core:
         self._stopped = False
         self._looked_over = True
         """Every count was recomputed since the last work."""
+        self._check_again_s = 0.0
+        """Not before this time by itself."""
         self._fresh: set[str] = set()
         """Requests for which nothing has been computed."""
         self._begun: list[Begun] = []
@@ -126,10 +131,15 @@ class Core:
         if self._loop.busy and not self._paused:
             self._looked_over = False
             self._tell(self._loop.step())
-        elif silent and not self._looked_over and not self._loop.busy:
-            self._check()
+        elif silent and not (self._looked_over or self._loop.busy):
+            before_s = self._clock()
+            if before_s >= self._check_again_s:
+                self._check()
+                self._check_again_s = before_s + _RARELY * (self._clock() - before_s)
 
     def _tell(self, updates: list[Update]) -> None:
+        if self._fresh:  # one may end before anything is computed for it
+            self._fresh -= {update.request_id for update in updates if update.finish is not None}
         if updates or self._begun:
             begun, self._begun = tuple(self._begun), []
             steps = self._loop.stats.steps
@@ -154,6 +164,7 @@ class Core:
                 self._fresh.discard(request_id)
                 self._loop.abort(request_id)
             case Finish(request_id=request_id, index=index):
+                self._fresh.discard(request_id)  # it has text: it has begun
                 self._loop.finish(request_id, index)
             case TakeSnapshot(call=call):
                 self._channel.send(Counted(call, self._snapshot()))
@@ -210,6 +221,7 @@ class Core:
             paused=self._paused,
             times=self._times,
             checks=self.checks,
+            blocks=self._loop.block_times,
         )
 
     def _check(self) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
-from octavo.engine.answer import AnswerText, Logprob, Speller
+from octavo.engine.answer import AnswerText, Logprob, Speller, stop_table
 from octavo.engine.loop import Loop, ModelRunner, Observer
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
@@ -74,8 +74,10 @@ class Engine:
         Raises RequestError, changing nothing, if it can never be served.
         """
         effective = self.loop.add(request)
-        for index in range(request.sampling.choices):
-            self._texts[request.id, index] = AnswerText(self._tokenizer, request.sampling)
+        params = request.sampling
+        stops = stop_table(params)
+        for index in range(params.choices):
+            self._texts[request.id, index] = AnswerText(self._tokenizer, params, stops)
         return effective
 
     def abort(self, request_id: str, *, withdrawn: bool = False) -> None:

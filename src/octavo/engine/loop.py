@@ -11,7 +11,7 @@ from octavo.contract.batch import Batch, StepResult
 from octavo.contract.ids import SeqId
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
-from octavo.engine.messages import StepTimes
+from octavo.engine.messages import BlockTimes, StepTimes
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.stats import Stats
@@ -83,6 +83,8 @@ class Loop:
         self._observers: list[Observer] = []
         self._show: Callable[[Batch, float], None] | None = None
         self._times: StepTimes | None = None
+        self.block_times: BlockTimes | None = None
+        """How long blocks stay, if that is measured; set by whoever measures it."""
 
     def show_plans(self, show: Callable[[Batch, float], None]) -> None:
         """Let every batch be seen before it is submitted, with the time it was planned at.

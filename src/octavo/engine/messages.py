@@ -204,6 +204,18 @@ class StepTimes(msgspec.Struct, frozen=True):
     tokens: Histogram = msgspec.field(default_factory=lambda: Histogram.of(_STEP_TOKENS))
 
 
+class BlockTimes(msgspec.Struct, frozen=True):
+    """How long blocks stay, in seconds: of those that are followed."""
+
+    lifetime: Histogram = msgspec.field(default_factory=lambda: Histogram.of(_BLOCK_SECONDS))
+    """From when a block was given out until its text was evicted."""
+    idle: Histogram = msgspec.field(default_factory=lambda: Histogram.of(_BLOCK_SECONDS))
+    """From its last use until then."""
+    gap: Histogram = msgspec.field(default_factory=lambda: Histogram.of(_BLOCK_SECONDS))
+    """From the end of a use to the next one."""
+
+
+_BLOCK_SECONDS = ladder(2000.0, 1e-3)
 _STEP_SECONDS = ladder(5.0, 1e-5)
 _STEP_TOKENS = ladder(16_384)
 
@@ -232,6 +244,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     times: StepTimes = msgspec.field(default_factory=StepTimes)
     checks: Checks = Checks()
+    blocks: BlockTimes | None = None
+    """None: no block is followed."""
 
 
 class Counted(msgspec.Struct, frozen=True, tag=True):

@@ -146,6 +146,8 @@ class KVCacheManager:
 
         now_s: seconds on the engine's clock.
         """
+        if self._pool.residency is not None:
+            self._pool.residency.now_s = now_s
         if self._device.departures is not None:
             self._device.departures.advance(now_s, self._pool.evictions)
         return self._retentions.pass_time(now_s)

@@ -11,6 +11,7 @@ from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, OutOfBlocks
 from octavo.memory.block import Block
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.residency import Residency
 from octavo.memory.shares import Account
 from octavo.memory.shelves import Shelves
 
@@ -49,6 +50,8 @@ class BlockPool:
         self.shares = self.shelves.shares
         assert self.shares.size == num_blocks, f"shares of {self.shares.size} blocks"
         self._several = self.shares.several
+        self.residency: Residency | None = None
+        """Follows some of the blocks, if somebody wants to know."""
         self._on_evict = on_evict
         self._weights = slot_weights
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -108,6 +111,8 @@ class BlockPool:
         self.held += count
         self.held_by_group[group] += count
         self.logical += count
+        if self.residency is not None:
+            self.residency.begin(taken)
         return [block.id for block in taken]
 
     def share(self, ids: Iterable[BlockId]) -> None:
@@ -125,6 +130,8 @@ class BlockPool:
         if idle:
             self.shelves.remove_all(idle)
             self._hold(idle, 1)
+            if self.residency is not None:
+                self.residency.use(idle)
 
     def reuse(self, ids: Iterable[BlockId]) -> None:
         """Add one holder to each block, as `share`, since its text is used once more.
@@ -161,6 +168,8 @@ class BlockPool:
                 self.shared -= 1
         if idle:
             self._hold(idle, -1)
+            if self.residency is not None:
+                self.residency.rest(idle)
             self._lay_down(idle)
         if wrong is not None:
             raise Corrupted(f"block {wrong.id} was dropped more often than held")
@@ -205,8 +214,7 @@ class BlockPool:
         """Evict what a tenant has above its maximum, as far as it is cached."""
         while account.live > account.maximum and account.cached:
             block = self.shelves.pop(account)
-            self.evictions += 1
-            self._on_evict([block])
+            self._evict([block])
             block.account = None
             self._free.append(block.id)
 
@@ -232,6 +240,8 @@ class BlockPool:
         self.blocks[:] = [Block(i) for i in range(self.size)]
         self.held = self.logical = self.shared = self.filled = 0
         self.held_by_group[:] = [0] * len(self.held_by_group)
+        if self.residency is not None:
+            self.residency.reset()
         self.shares.reset(len(fresh))
         self.shelves.reset()
         self._free[:] = [i for i in range(self.size - 1, -1, -1) if i not in self.quarantined]
@@ -284,6 +294,12 @@ class BlockPool:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
+    def _evict(self, blocks: list[Block]) -> None:
+        self.evictions += len(blocks)
+        if self.residency is not None:
+            self.residency.end(blocks)
+        self._on_evict(blocks)
+
     def _give(self, count: int, account: Account) -> list[Block]:
         """Give a tenant from one to so many blocks: free ones, or else cached ones."""
         free, spare = self._free, self.shares.spare(account)
@@ -291,8 +307,7 @@ class BlockPool:
             given = [self.blocks[free.pop()] for _ in range(min(count, spare, len(free)))]
         else:
             given = self.shelves.pop_some(count, account)
-            self.evictions += len(given)
-            self._on_evict(given)
+            self._evict(given)
         for block in given:
             block.account = account
         account.held += len(given)

@@ -114,7 +114,10 @@ class Answer(Response):
         listening = asyncio.create_task(self._listen(receive))
         try:
             place = parts.gate.enter(
-                wanted.tenant, sum(len(ask.prompt.ids) for ask in self._asks), wanted.priority
+                wanted.tenant,
+                sum(len(ask.prompt.ids) for ask in self._asks),
+                wanted.priority,
+                answers=sum(len(ask.choices) for ask in self._asks),
             )
             try:
                 if await self._turn(place):

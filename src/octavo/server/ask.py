@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Request, Update
+from octavo.engine.answer import AnswerText
 from octavo.errors import EngineGone, RequestError
 from octavo.server.choice import Choice
 from octavo.server.core import CoreClient
 from octavo.server.gate import Place
 from octavo.server.meters import Meters, RequestRecord
 from octavo.server.prompting import Prompt
+from octavo.text.stops import StopTable
 from octavo.text.tokenizer import Tokenizer
 
 log = logging.getLogger("octavo.server")
@@ -30,6 +32,8 @@ class Telling:
     """Tokens that are told together; if they never are so many, at the end."""
     kept: bool = False
     """Whole texts are kept for the log."""
+    stops: StopTable | None = None
+    """What ends them; made once, since it may be larger than the answers."""
 
 
 class Ask:
@@ -53,7 +57,12 @@ class Ask:
         self.prompt = prompt
         params = request.sampling
         self.choices = [
-            Choice(first + index, tokenizer, params, silent=telling.silent, kept=telling.kept)
+            Choice(
+                first + index,
+                AnswerText(tokenizer, params, telling.stops),
+                silent=telling.silent,
+                kept=telling.kept,
+            )
             for index in range(params.choices)
         ]
         self.max_tokens: int | None = None

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Update
-from octavo.contract.sampling import SamplingParams
 from octavo.engine.answer import AnswerText
-from octavo.text.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
@@ -53,13 +51,7 @@ class Choice:
     )
 
     def __init__(
-        self,
-        index: int,
-        tokenizer: Tokenizer | None,
-        params: SamplingParams,
-        *,
-        silent: bool = False,
-        kept: bool = False,
+        self, index: int, answer: AnswerText, *, silent: bool = False, kept: bool = False
     ) -> None:
         self.index = index
         self.tokens = 0
@@ -76,7 +68,7 @@ class Choice:
         """All of its text so far, if it is kept."""
         self._kept = kept
         self._silent = silent
-        self._answer = AnswerText(tokenizer, params)
+        self._answer = answer
         self._piece = Piece()
 
     @property

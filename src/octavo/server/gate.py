@@ -26,16 +26,17 @@ class Place(Protocol):
 class Gate(Protocol):
     """Counts requests against the limits."""
 
-    def enter(self, tenant: Tenant, tokens: int, priority: int = 0) -> Place:
-        """Let a request in. tokens: of its prompts; priority: lower goes first.
+    def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> Place:
+        """Let a request in.
 
-        Raises OverLimit if it is refused; nothing is counted then but the refusal.
+        tokens: of its prompts. priority: lower goes first. answers: that it asks for, to all of
+        its prompts. Raises OverLimit if it is refused; nothing is counted then but the refusal.
         """
         ...
 
     @property
     def waiting(self) -> int:
-        """Requests whose turn has not come."""
+        """Answers whose turn has not come."""
         ...
 
 
@@ -44,7 +45,7 @@ class OpenGate:
 
     waiting = 0
 
-    def enter(self, tenant: Tenant, tokens: int, priority: int = 0) -> Place:
+    def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> Place:
         """Let a request in."""
         return _OpenPlace()
 

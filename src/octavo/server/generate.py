@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import Request
 
 from octavo.contract.sampling import SamplingParams
+from octavo.engine.answer import stop_table
 from octavo.server.answers import Answer, Form, Wanted
 from octavo.server.ask import Ask, Telling
 from octavo.server.callers import request_id_of, tenant_of
@@ -75,6 +76,14 @@ class Generation:
             raise ApiError(
                 400, "stream_options: they need stream, which is not true", param="stream_options"
             )
+        most = self.parts.settings.bounds.max_answers
+        if len(prompts) * params.choices > most:
+            raise ApiError(
+                400,
+                f"n: {len(prompts)} prompts with {params.choices} answers each are more than "
+                f"{most} answers: send several requests",
+                param="n",
+            )
         priority = body.priority or 0
         salt = tenant.salt(body.cache_salt)
         requests = [
@@ -83,7 +92,7 @@ class Generation:
         ]
         request_id = request_id_of(request)
         self._log.asked(request_id, body, prompts)
-        telling = self._telling(body)
+        telling = self._telling(body, params)
 
         def make(ring: Callable[[Choice | None], None]) -> list[Ask]:
             return [
@@ -114,12 +123,13 @@ class Generation:
             self.parts, wanted, form, make, lambda asks: self._log.answered(request_id, asks)
         )
 
-    def _telling(self, body: SamplingBody) -> Telling:
+    def _telling(self, body: SamplingBody, params: SamplingParams) -> Telling:
         interval = body.stream_interval or self.parts.settings.stream_interval
         return Telling(
             silent=bool(body.echo) and body.max_tokens == 0,
             interval=interval if body.stream else NEVER,
             kept=self._log.answers,
+            stops=stop_table(params),
         )
 
     def _tells_usage(self, body: SamplingBody) -> bool:

@@ -25,6 +25,7 @@ from octavo.server.yaml_file import read_yaml
 _LIMITS = ("max_running", "max_queued", "tokens_per_minute")
 _SHARES = ("guaranteed", "maximum")
 _FIELDS = ("keys", "namespace", *_LIMITS, *_SHARES)
+_LONGEST_NAME = 64
 
 
 def read_key_file(path: Path, like: Tenant) -> list[KeyHolder]:
@@ -47,6 +48,11 @@ def read_key_file(path: Path, like: Tenant) -> list[KeyHolder]:
 
 
 def _holder(name: str, row: object, like: Tenant) -> KeyHolder:
+    if not name.isprintable() or " " in name or not 0 < len(name) <= _LONGEST_NAME:
+        raise ConfigError(
+            f"tenant {name!r:.80}: a name stands in logs and metrics, so that it must have 1 to "
+            f"{_LONGEST_NAME} characters without blanks"
+        )
     fields = _mapping(row, f"tenant {name!r} must be a mapping with `keys`")
     for field in fields:
         if field not in _FIELDS:

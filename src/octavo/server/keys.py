@@ -105,14 +105,14 @@ def holders_of_flags(
 
     tenants: those with that name that are known otherwise. like: what the others are like.
     """
-    holders: dict[str, KeyHolder] = {}
-    for key in keys:
+    holders: list[KeyHolder] = []
+    for key in dict.fromkeys(keys):
         name = f"key-{digest_of(key).hex()[:_SHORT]}"
         tenant = tenants.get(name) or Tenant(
             name=name, namespace=like.namespace, limits=like.limits
         )
-        holders[name] = KeyHolder(tenant, (key,))
-    return list(holders.values())
+        holders.append(KeyHolder(tenant, (key,)))
+    return holders
 
 
 def _digest(key: str) -> bytes:

@@ -81,7 +81,8 @@ class Ending:
         finally:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+                if handler is not None:  # one that is not Python's stays lost
+                    signal.signal(number, handler)
 
 
 async def serve(

@@ -8,22 +8,22 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from octavo.errors import OverLimit
 from octavo.server.bucket import TokenBucket
-from octavo.server.tenants import Tenant
+from octavo.server.tenants import Tenant, TenantLimits
 
 _SLACK = 64
 """Places of those that have left that a queue may have beside twice the others."""
 
 
 class TenantGate:
-    """A `Gate`: requests beyond a tenant's limit wait, and more are refused.
+    """A `Gate`: answers beyond a tenant's limit wait, and more are refused.
 
-    most: requests of all tenants together, those that wait included. retry_after_s: what is told
-    where nobody knows when there will be room. Tenants' limits are those of their first request.
-    For use on one event loop.
+    A request counts as often as it asks for answers, so that one with many prompts is not one; one
+    that asks for more than may run at once runs alone. most: answers for all tenants together,
+    those that wait included. retry_after_s: what is told where nobody knows when there will be
+    room. Tenants' limits are those of their first request. For use on one event loop.
     """
 
     def __init__(
@@ -42,114 +42,134 @@ class TenantGate:
 
     @property
     def waiting(self) -> int:
-        """Requests whose turn has not come."""
+        """Answers whose turn has not come."""
         return sum(line.waiting for line in self._lines.values())
 
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        """Return by tenant how many requests are on, and how many wait."""
+        """Return by tenant how many answers are on, and how many wait."""
         return {name: (line.running, line.waiting) for name, line in self._lines.items()}
 
-    def enter(self, tenant: Tenant, tokens: int, priority: int = 0) -> _Place:
+    def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> _Place:
         """Let a request in. Raises OverLimit; see `Gate.enter`."""
         line = self._lines.get(tenant.name)
         if line is None:
-            line = self._lines[tenant.name] = self._open(tenant)
-        limits = tenant.limits
-        if self._inside >= self._most:
+            line = self._lines[tenant.name] = _Line(tenant.limits, self._clock)
+        order = (priority, next(self._arrivals))
+        self._check(tenant.name, line, answers, order)
+        self._inside += answers
+        place = _Place(self, line, answers, order)
+        place.spend(tokens)
+        line.enter(place)
+        return place
+
+    def let_out(self, answers: int) -> None:
+        """So many of those that were let in have left."""
+        self._inside -= answers
+
+    def _check(self, name: str, line: _Line, answers: int, order: _Order) -> None:
+        """Raise OverLimit for a request that may not even wait."""
+        limits = line.limits
+        if self._inside and self._inside + answers > self._most:
             raise OverLimit(
-                f"the server has {self._inside} requests, the most that it takes (max_num_seqs + "
-                "max_queued_requests): send it again later",
+                f"the server has {self._inside} answers to give, and takes {self._most} "
+                "(max_num_seqs + max_queued_requests): send it again later",
                 retry_after_s=self._retry_after_s,
                 of_server=True,
             )
-        wait_s = 0.0 if line.bucket is None else line.bucket.wait_s(self._clock())
+        wait_s = line.wait_s()
         if wait_s > 0:
             raise OverLimit(
-                f"tenant {tenant.name!r} has used its {limits.tokens_per_minute} tokens a minute: "
-                f"send it again in {math.ceil(wait_s)} s",
+                f"tenant {name!r} has used its {limits.tokens_per_minute} tokens a minute: send it "
+                f"again in {math.ceil(wait_s)} s",
                 retry_after_s=wait_s,
             )
-        full = limits.max_queued is not None and line.waiting >= limits.max_queued
-        if line.full and full:
+        if limits.max_queued is None or line.runs_at_once(answers, order):
+            return
+        if line.waiting + answers > limits.max_queued:
             raise OverLimit(
-                f"tenant {tenant.name!r} has {line.running} requests running (max_running) and "
-                f"{line.waiting} waiting (max_queued): send it again when one has ended",
+                f"tenant {name!r} has {line.running} answers running of {limits.max_running} "
+                f"(max_running) and {line.waiting} waiting of {limits.max_queued} (max_queued): "
+                "send it again when one has ended",
                 retry_after_s=self._retry_after_s,
             )
-        place = _Place(self, line, (priority, next(self._arrivals)))
-        place.spend(tokens)
-        self._inside += 1
-        if line.full:
-            line.wait(place)
-        else:
-            line.running += 1
-            place.on = True
-        return place
-
-    def now(self) -> float:
-        """Return the time of its clock."""
-        return self._clock()
-
-    def let_out(self) -> None:
-        """One that was let in has left."""
-        self._inside -= 1
-
-    def _open(self, tenant: Tenant) -> _Line:
-        per_minute = tenant.limits.tokens_per_minute
-        bucket = None if per_minute is None else TokenBucket(per_minute, now_s=self._clock())
-        return _Line(tenant.limits.max_running, bucket)
 
 
-@dataclass(slots=True)
+_Order = tuple[int, int]
+"""Priority, then arrival: lower goes first."""
+
+
 class _Line:
-    """The requests of one tenant."""
+    """The requests of one tenant, and what it has of its tokens."""
 
-    most: int | None
-    bucket: TokenBucket | None
-    running: int = 0
-    waiting: int = 0
-    queue: list[tuple[tuple[int, int], _Place]] = field(
-        default_factory=list[tuple[tuple[int, int], "_Place"]]
-    )
-    """A heap; those that have left stay in it until their turn would come."""
+    def __init__(self, limits: TenantLimits, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self.running = 0
+        self.waiting = 0
+        self.queue: list[tuple[_Order, _Place]] = []
+        """A heap; those that have left stay in it until their turn would come."""
+        self._clock = clock
+        rate = limits.tokens_per_minute
+        self._bucket = None if rate is None else TokenBucket(rate, now_s=clock())
 
-    @property
-    def full(self) -> bool:
-        return self.most is not None and self.running >= self.most
+    def wait_s(self) -> float:
+        """Return the seconds until there are tokens again; 0: there are some."""
+        return 0.0 if self._bucket is None else self._bucket.wait_s(self._clock())
 
-    def wait(self, place: _Place) -> None:
-        self.waiting += 1
+    def spend(self, tokens: int) -> None:
+        """Take tokens."""
+        if self._bucket is not None:
+            self._bucket.take(tokens, self._clock())
+
+    def runs_at_once(self, answers: int, order: _Order) -> bool:
+        """Say whether a request that came now would not wait."""
+        first = not self.waiting or order < self.queue[0][0]
+        return first and self._fits(answers)
+
+    def enter(self, place: _Place) -> None:
+        """Let a request wait, or run."""
+        self.waiting += place.answers
         heapq.heappush(self.queue, (place.order, place))
+        self._advance()
 
-    def free(self) -> None:
-        """One that ran has left: the first that waits goes on."""
-        self.running -= 1
-        while self.queue and not self.full:
-            _, place = heapq.heappop(self.queue)
-            if not place.left:
-                self.waiting -= 1
-                self.running += 1
-                place.go_on()
-
-    def forget(self) -> None:
-        """One that waited has left."""
-        self.waiting -= 1
+    def leave(self, place: _Place) -> None:
+        """A request has ended, or does not wait any more."""
+        if place.on:
+            self.running -= place.answers
+        else:
+            self.waiting -= place.answers
+        self._advance()
         if len(self.queue) > 2 * self.waiting + _SLACK:
             self.queue = [entry for entry in self.queue if not entry[1].left]
             heapq.heapify(self.queue)
+
+    def _fits(self, answers: int) -> bool:
+        most = self.limits.max_running
+        return most is None or not self.running or self.running + answers <= most
+
+    def _advance(self) -> None:
+        """Let those go on that may, in their order; nobody goes past the first."""
+        while self.queue:
+            place = self.queue[0][1]
+            if not place.left:
+                if not self._fits(place.answers):
+                    return
+                self.waiting -= place.answers
+                self.running += place.answers
+                place.go_on()
+            heapq.heappop(self.queue)
 
 
 class _Place:
     """What a request has of its tenant's limits."""
 
-    __slots__ = ("_gate", "_line", "_turn", "left", "on", "order")
+    __slots__ = ("_gate", "_line", "_turn", "answers", "left", "on", "order")
 
-    def __init__(self, gate: TenantGate, line: _Line, order: tuple[int, int]) -> None:
+    def __init__(self, gate: TenantGate, line: _Line, answers: int, order: _Order) -> None:
         self._gate = gate
         self._line = line
         self._turn: asyncio.Event | None = None
+        self.answers = answers
         self.order = order
-        """Priority, then arrival: lower goes first."""
         self.on = False
         """Its turn has come."""
         self.left = False
@@ -168,16 +188,12 @@ class _Place:
 
     def spend(self, tokens: int) -> None:
         """Count tokens against the tenant's limit."""
-        if self._line.bucket is not None:
-            self._line.bucket.take(tokens, self._gate.now())
+        self._line.spend(tokens)
 
     def leave(self) -> None:
         """Give it back, also while waiting for the turn."""
         if self.left:
             return
         self.left = True
-        self._gate.let_out()
-        if self.on:
-            self._line.free()
-        else:
-            self._line.forget()
+        self._gate.let_out(self.answers)
+        self._line.leave(self)

@@ -156,7 +156,7 @@ def _chosen_id(headers: Headers) -> str | None:
     """Return the id that a client gives; one that could break a log is not taken."""
     given = headers.get("x-request-id", "")
     fits = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
-    return given if fits else None
+    return given if fits and " " not in given else None
 
 
 def _no_key(key: str | None) -> ApiError:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.messages import CoreFacts
 from octavo.errors import RequestError
 from octavo.prompts import NO_TOKENIZER, RequestBuilder
 from octavo.server.failures import ApiError
@@ -22,6 +23,9 @@ from octavo.text.tokenizer import Tokenizer
 QUICK_CHARS = 500
 """Texts up to this length are tokenized at once, in less than a millisecond; longer ones beside
 the event loop."""
+
+TOKENIZING = 2
+"""Long texts at once: more of them would take the engine's cores."""
 
 LONGEST_TOKEN = 256
 """Characters. A text longer than a prompt's tokens could spell is not even tokenized."""
@@ -46,7 +50,7 @@ class Prompter:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._builder: RequestBuilder | None = None
-        self._facts: CoreFacts | None = None
+        self._beside = ThreadPoolExecutor(TOKENIZING, "octavo-tokenize")
 
     async def completion(self, body: CompletionBody) -> list[Prompt]:
         """Return the prompts of a completion. Raises ApiError or RequestError."""
@@ -132,7 +136,8 @@ class Prompter:
         tokenizer = self.tokenizer
         if len(text) <= QUICK_CHARS:
             return tokenizer.encode(text, add_special_tokens=special)
-        return await asyncio.to_thread(tokenizer.encode_beside, text, add_special_tokens=special)
+        encode = partial(tokenizer.encode_beside, text, add_special_tokens=special)
+        return await asyncio.get_running_loop().run_in_executor(self._beside, encode)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -154,9 +154,6 @@ def _check_bounds(body: SamplingBody, bounds: RequestBounds) -> None:
                 f"{name}: at most {bounds.max_logit_bias} entries, got {len(many)}",
                 param=name,
             )
-    if any(len(word) > bounds.max_stop_chars for word in body.bad_words or ()):
-        raise ApiError(
-            400,
-            f"bad_words: each has at most {bounds.max_stop_chars} characters",
-            param="bad_words",
-        )
+    most = bounds.max_stop * bounds.max_stop_chars
+    if sum(map(len, body.bad_words or ())) > most:
+        raise ApiError(400, f"bad_words: at most {most} characters all together", param="bad_words")

@@ -22,6 +22,8 @@ class RequestBounds:
     """Prompts of one request to `/v1/completions`."""
     max_n: int = 128
     """Answers to one prompt; beams too."""
+    max_answers: int = 1024
+    """Of one request: its prompts times n."""
     max_stop: int = 16
     """Stop strings."""
     max_stop_chars: int = 1000
@@ -70,7 +72,7 @@ class ServerSettings:
 
     bounds: RequestBounds = RequestBounds()
     max_queued_requests: int = 4096
-    """Requests, beside those that run, that are not refused."""
+    """Answers, beside those that are given, for which requests may wait; more are refused."""
     prefix_caching: bool = True
     """False: no prompt finds anything in memory, not even its own tenant's."""
     force_usage: bool = False

@@ -21,7 +21,7 @@ class TenantLimits:
     """
 
     max_running: int | None = None
-    """Requests that the engine has at once; more of them wait."""
+    """Answers that the engine gives at once; requests for more of them wait."""
     max_queued: int | None = None
     """Those that wait; more are refused."""
     tokens_per_minute: int | None = None

@@ -38,6 +38,7 @@ class NearCore:
         self._listeners = Listeners()
         self._fresh: set[str] = set()
         """Requests that have not begun."""
+        self._times = StepTimes()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.loop: Loop | None = None
@@ -112,6 +113,7 @@ class NearCore:
             paused=self.state is CoreState.PAUSED,
             times=self._times,
             checks=Checks(runs=self.checks),
+            blocks=loop.block_times,
         )
 
     async def check(self) -> Checked:

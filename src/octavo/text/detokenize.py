@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable
 from typing import Protocol
 
-from octavo.text.stops import StopMatcher
+from octavo.text.stops import StopMatcher, StopTable
 from octavo.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
@@ -22,7 +22,7 @@ class Detokenizer:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        stop: tuple[str, ...] = (),
+        stop: StopTable | tuple[str, ...] = (),
         *,
         skip_special_tokens: bool = True,
         include_stop: bool = False,
@@ -30,8 +30,8 @@ class Detokenizer:
     ) -> None:
         """Begin an answer.
 
-        include_stop: the stop string is part of the text. min_tokens: a stop string that ends
-        within so many tokens does not count.
+        stop: several answers may share a table. include_stop: the stop string is part of the
+        text. min_tokens: a stop string that ends within so many tokens does not count.
         """
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._decoder: _Decoder = (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
-from octavo.engine.messages import CoreFacts, Snapshot
+from octavo.engine.messages import BlockTimes, CoreFacts, Snapshot
 from octavo.errors import EngineGone
 from octavo.server.core import CoreClient
 from octavo.server.metrics.exposition import Page
@@ -236,6 +236,21 @@ def _write_vllm(page: Page, snapshot: Snapshot, facts: CoreFacts, waiting: int) 
     ):
         page.counter(f"vllm:{name}", help, value)
     page.histogram("vllm:iteration_tokens_total", "Tokens of a step.", snapshot.times.tokens)
+    if snapshot.blocks is not None:
+        _write_residency(page, snapshot.blocks)
+
+
+def _write_residency(page: Page, blocks: BlockTimes) -> None:
+    for name, help, times in (
+        (
+            "lifetime",
+            "From when a block was given out to its eviction.",
+            blocks.lifetime,
+        ),
+        ("idle_before_evict", "From the last use of a block until then.", blocks.idle),
+        ("reuse_gap", "From the end of a block's use to the next.", blocks.gap),
+    ):
+        page.histogram(f"vllm:kv_block_{name}_seconds", help, times)
 
 
 class TenantQueues:
