@@ -144,7 +144,10 @@ def _run(plan: Plan) -> int:
         ending = Ending()
         with ending.listening():
             core = ProcessCore(
-                core_spec(config), report=LOG.info, timeout_s=plan.settings.core_timeout_s
+                core_spec(config),
+                report=LOG.info,
+                timeout_s=plan.settings.core_timeout_s,
+                scheduling=plan.options.text("core-scheduling"),
             )
             return await serve_until_end(
                 core,

@@ -125,6 +125,13 @@ FRONT: tuple[Flag, ...] = (
         "0: never.",
     ),
     Flag(
+        name="core-scheduling",
+        kind=Kind.TEXT,
+        default="batch",
+        help="How the system runs the engine's threads: batch (on Linux they yield to who has news "
+        "to send), or normal.",
+    ),
+    Flag(
         name="sse-keep-alive",
         kind=Kind.NUMBER,
         default=10.0,
