@@ -158,7 +158,7 @@ def test_a_token_that_cannot_be_chosen_ends_the_answer_in_an_error(tiny_tokenize
 @pytest.mark.parametrize(("of_server", "status"), [(False, 429), (True, 503)])
 def test_who_is_over_a_limit_is_told_when_to_come_again(options, of_server, status):
     class Full(OpenGate):
-        def enter(self, tenant, tokens, priority=0):
+        def enter(self, tenant, tokens, priority=0, *, answers=1):
             raise OverLimit("it is full", retry_after_s=2.5, of_server=of_server)
 
     meters = Records()
