@@ -196,7 +196,12 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--model", help="a path or a known name; default: the embedded model")
     made.add_argument("--memory", default="1GiB", help="size of the KV pool")
-    made.add_argument("--flag", action="append", default=[], help="of the server; several times")
+    made.add_argument(
+        "--flag",
+        action="append",
+        default=[],
+        help="of the server, such as --flag=--threads=2; several times",
+    )
     made.add_argument("--json", type=Path, help="write the record to this file")
     return made
 
