@@ -201,7 +201,7 @@ def test_all_of_the_memory_may_be_guaranteed_to_named_tenants(tiny_gguf):
         (answer,) = llm.generate([prompt()], GREEDY, tenant="a")
         assert len(answer.outputs[0].token_ids) == 2
 
-        with pytest.raises(RequestError, match="the 0 of .* tenant 'default' can count on"):
+        with pytest.raises(RequestError, match=r"the 0 of .* tenant 'default' can count on"):
             llm.generate([prompt()], GREEDY)
 
 
