@@ -31,7 +31,8 @@ def main() -> None:
     for first in range(0, options.requests, ROUND):
         others = [f"Story {first + i}. " + f"{first + i} times told. " * 100 for i in range(6)]
         llm.generate(others, short, use_tqdm=False)
-        questions = [f"{rules}Question {first + i}: may I?" for i in range(ROUND)]
+        numbers = range(first, min(first + ROUND, options.requests))
+        questions = [f"{rules}Question {number}: may I?" for number in numbers]
         began = time.perf_counter()
         results = llm.generate(questions, short, use_tqdm=False, retention=pin)
         waited += time.perf_counter() - began

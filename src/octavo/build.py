@@ -345,10 +345,13 @@ def build_cache(
 
     if rule.tokens is None:
         groups = Groups(layout.block_sizes, layout.windows, step_tokens=step_tokens)
+        tenants = tuple(tenants)
         shares = Shares(num_blocks, tenants, pin_limit=pin_limit)
         least = layout.peak_blocks(2, step_tokens)
+        # Where all tenants have names, nobody may ever come without one.
+        named = {one.name for one in tenants} or {shares.default.name}
         for account in shares.accounts:
-            if shares.ceiling(account) < least:
+            if account.name in named and shares.ceiling(account) < least:
                 raise ConfigError(
                     f"tenant {account.name!r} can count on {shares.ceiling(account)} of "
                     f"{num_blocks} blocks, but one sequence needs at least {least}: raise its "

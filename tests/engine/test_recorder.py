@@ -367,6 +367,25 @@ def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path):
         Recorder(tmp_path / "none" / "x.jsonl", 16, print)
 
 
+def test_nothing_is_added_to_a_file_that_is_no_recording(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("The sea\n")
+
+    with pytest.raises(ConfigError, match="holds something else than a recording"):
+        Recorder(path, 4, print)
+
+    assert path.read_text() == "The sea\n"
+
+
+def test_a_header_that_was_cut_off_may_be_gone_on_behind(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+    path.write_text('\n{"schema":"octavo.rec')
+
+    Recorder(path, 4, print).close()
+
+    assert len(path.read_text().splitlines()) == 3
+
+
 def test_a_file_is_for_one_process_at_a_time(recorded):
     code = f"""
 from pathlib import Path

@@ -195,6 +195,22 @@ def test_a_share_that_holds_no_text_is_refused_at_the_start(tiny_gguf):
         LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 18, tenants={"a": {"maximum": 0.001}})
 
 
+def test_all_of_the_memory_may_be_guaranteed_to_named_tenants(tiny_gguf):
+    halves = {"a": {"guaranteed": 0.5}, "b": {"guaranteed": 0.5}}
+    with LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 18, tenants=halves) as llm:
+        (answer,) = llm.generate([prompt()], GREEDY, tenant="a")
+        assert len(answer.outputs[0].token_ids) == 2
+
+        with pytest.raises(RequestError, match=r"the 0 of .* tenant 'default' can count on"):
+            llm.generate([prompt()], GREEDY)
+
+
+def test_a_default_tenant_that_is_given_shares_holds_a_text_or_is_refused(tiny_gguf):
+    shares = {"a": {"guaranteed": 0.9}, "default": {"maximum": 0.001}}
+    with pytest.raises(ConfigError, match="tenant 'default' can count on 0 of"):
+        LLM(str(tiny_gguf), kv_cache_memory_bytes=1 << 18, tenants=shares)
+
+
 def test_the_command_line_takes_shares_and_a_limit(tiny_gguf, capsys):
     arguments = ["generate", "Hello", "--model", str(tiny_gguf), "--raw", "--json"]
 

@@ -74,6 +74,16 @@ def test_without_partial_blocks_the_rest_of_a_block_is_too_short():
     assert why(desk, TEXT) == Miss(reason=MissReason.TOO_SHORT, position=8, tokens=3)
 
 
+def test_an_evicted_block_that_could_not_have_been_used_whole_is_too_short():
+    desk = Desk.paged(24, partial_blocks=False)
+    desk.release(desk.written(TEXT))
+    pool = desk.tiers[0].pool
+    pool.take(pool.available - 2)  # all but the first two blocks
+
+    assert why(desk, TEXT) == Miss(reason=MissReason.TOO_SHORT, position=8, tokens=3)
+    assert why(desk, [*TEXT, 1]).reason == "evicted"
+
+
 def test_an_evicted_text_tells_by_what_and_how_long_ago(desk):
     desk.cache.pass_time(10.0)
     desk.release(desk.written(TEXT))
@@ -162,6 +172,17 @@ def test_a_load_that_takes_too_long_is_why_the_prompt_is_computed():
     desk.release(slow)
 
     assert why(desk, [*TEXT[:8], 2]).reason == "not_loaded"
+
+
+def test_what_a_slower_tier_could_only_have_brought_in_part_is_not_waited_for():
+    desk = Desk.paged(4, host_blocks=8)
+    desk.release(desk.written(TEXT[:8]))
+    desk.arrive()
+    desk.tiers[0].clear()
+
+    miss = why(desk, TEXT[:8])
+
+    assert (miss.reason, miss.position, miss.tokens) == ("cleared", 4, 3)
 
 
 def test_one_group_that_has_lost_its_block_is_why():

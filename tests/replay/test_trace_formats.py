@@ -154,6 +154,11 @@ def test_a_row_that_cannot_be_read_is_named(write, row):
         read_azure(open_trace(write(AZURE.split("\n2023-11-16 18:15:46")[0] + "\n" + row)), None)
 
 
+def test_a_file_without_the_columns_of_its_format_is_told_which_are_missing(write):
+    with pytest.raises(ConfigError, match="no column ContextTokens, GeneratedTokens: its first"):
+        read_azure(open_trace(write("TIMESTAMP,n\n2023-11-16 18:15:46,3\n")), None)
+
+
 # ── transcripts ───────────────────────────────────────────────────────────────────────────
 
 

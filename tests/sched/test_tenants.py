@@ -123,6 +123,25 @@ def test_where_all_stand_still_nobody_within_a_guarantee_is_displaced():
     driver.check_answers()
 
 
+def test_tenants_that_hold_each_other_up_through_shared_blocks_go_on():
+    driver = driver_of(20, ("a", 0.5), ("c", 0.0, 0.4))
+    driver.add(request("a0", "a", 1, 10))
+    driver.run()
+    shared = [2] * (4 * BLOCK)
+    driver.add(make_request("c0", shared, tenant="c", max_tokens=1))
+    driver.run()
+    # c1 comes to c's maximum, for d uses four blocks of c; and d finds no room beside a's.
+    driver.add(make_request("c1", [3] * 7, tenant="c", max_tokens=20))
+    driver.add(make_request("d", [*shared, 4, 4, 4], max_tokens=12))
+
+    driver.run(200)
+
+    driver.check_answers()
+    assert driver.scheduler.stats.preemptions
+    account = driver.cache.usage().tenant_blocks
+    assert dict(account)["a"] == 10
+
+
 def test_a_tenant_that_grows_beyond_its_maximum_displaces_its_own():
     driver = driver_of(20, ("a", 0.0, 0.5), max_num_seqs=9, storm_guard_tokens=1)
     driver.add_all(

@@ -26,6 +26,9 @@ _MOST_WAITING = 4096
 """Requests that may wait to be written; more are left out rather than kept in memory."""
 _LAST_WORDS_S = 10.0
 """How long `close` waits for what is not written yet."""
+_BEGINS = b'{"schema":"octavo.recording/'
+_LOOKED_AT = 4096
+"""Bytes of a file that is there already."""
 
 
 class _Answering:
@@ -56,7 +59,8 @@ class Recorder:
     def __init__(self, path: Path, block_size: int, warn: Callable[[str], None]) -> None:
         """Begin a recording at the end of a file.
 
-        Raises ConfigError if it cannot be written, or if another recorder writes to it.
+        Raises ConfigError if it cannot be written, if another recorder writes to it, or if it holds
+        something else.
 
         warn: told once, from another thread, if recording ends early or leaves something out.
         """
@@ -187,12 +191,26 @@ def _open(path: Path, first: bytes) -> BinaryIO:
     file = path.open("ab", buffering=0)
     try:
         _lock(file, path)
+        there = os.fstat(file.fileno())
+        if there.st_size and stat.S_ISREG(there.st_mode):
+            _check_recording(path)
         # What is there may end in a line that was cut off.
-        _write(file, b"\n" + first if os.fstat(file.fileno()).st_size else first)
+        _write(file, b"\n" + first if there.st_size else first)
     except BaseException:
         file.close()
         raise
     return file
+
+
+def _check_recording(path: Path) -> None:
+    """Raise ConfigError for a file that holds something else, to which nothing must be added."""
+    with path.open("rb") as file:
+        begins = file.read(_LOOKED_AT).lstrip()
+    # Of a header that was cut off, as much as there is.
+    if not (begins.startswith(_BEGINS) or _BEGINS.startswith(begins)):
+        raise ConfigError(
+            f"record: {str(path)!r} holds something else than a recording: name another file"
+        )
 
 
 def _lock(file: BinaryIO, path: Path) -> None:

@@ -31,6 +31,8 @@ class Standing(NamedTuple):
     """Above its maximum: only its own blocks can make room."""
     entitled: bool
     """Within its guarantee."""
+    surplus: bool
+    """Above its guarantee already."""
 
 
 class Admission:
@@ -83,7 +85,9 @@ class Admission:
         """Return where a sequence's tenant would stand after admission; or with one more block."""
         account = self._account(seq)
         blocks = 1 if hit is None else self._need(seq, hit)[0]
-        return Standing(self._shares.full(account, blocks), self._shares.entitled(account, blocks))
+        shares = self._shares
+        full, entitled = shares.full(account, blocks), shares.entitled(account, blocks)
+        return Standing(full, entitled, shares.surplus(account))
 
     def useful(
         self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None

@@ -48,8 +48,11 @@ class MissFinder:
         if tokens <= 0:
             return None
         whole = hit.tokens // align * align
-        lacking = self._lacking(seq, whole)
-        slower = any(tier.find(group, text) for tier in self._slower for group, text in lacking)
+        # What would only have been of use in part is found on the device alone, if at all.
+        parts = self._device.siblings is not None
+        lacking = self._lacking(seq, whole, seq.length if parts else seq.reusable)
+        brought = self._lacking(seq, whole, seq.reusable) if self._slower else ()
+        slower = any(tier.find(group, text) for tier in self._slower for group, text in brought)
         left = None if slower else self._departure(lacking)
         if left is not None:
             return self._gone(left, hit.tokens, tokens)
@@ -86,13 +89,16 @@ class MissFinder:
         if seq.units and hit.tokens < self._groups.align:
             self._first_texts.put(_first_text(seq), seq.request.namespace)
 
-    def _lacking(self, seq: Sequence, start: int) -> list[tuple[int, Text]]:
-        """Return the groups that lack a full block at an aligned position, and its text."""
+    def _lacking(self, seq: Sequence, start: int, end: int) -> list[tuple[int, Text]]:
+        """Return the groups that lack a block from an aligned position on, and its text.
+
+        end: where such a block ends at the latest.
+        """
         groups = self._groups
         texts = [
             (group, block_text(groups, seq, group, start // size))
             for group, size in enumerate(groups.sizes)
-            if start + size <= seq.length
+            if start + size <= end
         ]
         return [(group, text) for group, text in texts if self._device.find(group, text) is None]
 

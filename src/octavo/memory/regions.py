@@ -211,7 +211,7 @@ class RegionCache:
 
     def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:
         """There is one tenant, without shares."""
-        return Standing(full=False, entitled=False)
+        return Standing(full=False, entitled=False, surplus=True)
 
     def useful(
         self, victims: Iterable[Sequence], seq: Sequence, hit: Hit | None = None

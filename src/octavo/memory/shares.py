@@ -131,7 +131,7 @@ class Shares:
 
     def ceiling(self, account: Account) -> int:
         """Most blocks that one text of a tenant can count on, whatever others keep or pin."""
-        return min(account.maximum - account.most_pinned, self._beside(account))
+        return max(0, min(account.maximum - account.most_pinned, self._beside(account)))
 
     # ── what can be given ─────────────────────────────────────────────────────────────────
 

@@ -60,10 +60,16 @@ def _read(
     requests: list[RecordedRequest] = []
     _, prompt, output = columns
     for number, row in enumerate(_rows(file)):
+        lacking = [name for name in columns if name and name not in row]
+        if lacking:
+            raise ConfigError(
+                f"{file} has no column {', '.join(lacking)}: its first line must name "
+                f"{', '.join(filter(None, columns))}"
+            )
         try:
             tokens, answer = _length(row[prompt]), _length(row[output])
             when = time_s(row, number)
-        except (KeyError, ValueError, OverflowError) as error:
+        except (ValueError, OverflowError) as error:
             raise ConfigError(
                 f"{file}, row {number + 1}: {', '.join(filter(None, columns))} cannot be read: "
                 f"{error}"

@@ -171,7 +171,7 @@ class Scheduler:
             draft.spares = False
             self._serve_running(draft, now_s)
         if self._stuck(draft):
-            self._preempt_a_search(draft)
+            self._break_up(draft)
         if not (draft.stalled or draft.displaced):
             self._admit_waiting(draft, now_s)
         return self._batch(draft)
@@ -188,14 +188,22 @@ class Scheduler:
         stands = draft.stalled or draft.held_up
         return bool(stands) and not (draft.slices or self._in_flight or self._cache.open_moves)
 
-    def _preempt_a_search(self, draft: Draft) -> None:
-        """Let the worst beam search begin again with what is cached of it.
+    def _break_up(self, draft: Draft) -> None:
+        """Let one who stands still or holds others up begin again with what is cached of it.
 
-        Beams that were computed side by side may hold one text twice; found again, it is shared.
+        The worst beam search first: beams that were computed side by side may hold one text twice;
+        found again, it is shared. Else tenants hold each other up: one is at its maximum, since
+        another's sequence uses blocks of its, and that one finds no room. Then the worst gives way,
+        of tenants with more than they are guaranteed if there is any.
         """
-        beam = next((seq for seq in self._roster.running.worst_first() if seq.beam), None)
-        if beam is not None:
-            self._preempt(beam, draft, "beams")
+        running = list(self._roster.running.worst_first())
+        victim = next((seq for seq in running if seq.beam), None)
+        if victim is None:
+            if len(running) < 2 or any(seq.paused and not seq.gives_way for seq in running):
+                return  # nobody would gain, or some are to go on soon
+            above = (seq for seq in running if self._cache.standing(seq).surplus)
+            victim = next(above, running[0])
+        self._preempt(victim, draft, "beams" if victim.beam else "no_room")
 
     def _serve_running(self, draft: Draft, now_s: float) -> None:
         """Give running sequences their tokens, best rank first, taking room from the worst."""
