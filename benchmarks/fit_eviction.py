@@ -4,8 +4,8 @@ One set for all traces. The first half of the time is cut again: a quarter fills
 the rest is judged, in 16 windows. Sets that fill a box of parameters evenly are replayed at the
 capacities of --goal and --guard. What is looked for is the largest mean share of the gap between
 lru and the optimum that is closed at the first, less what is lost at the others beyond --slack.
-Several rules choose from what was counted (`eviction_surface.py`); the one counts that does best
-at choosing by three quarters of the windows for the fourth. All this sees first halves only. With
+Several rules choose from what was counted (`eviction_surface.py`), and one of them is taken by how
+well they choose by three quarters of the windows for the fourth. All this sees first halves only. With
 --judge, the set that was found is then judged on the second half, beside the defaults.
 
     python benchmarks/fit_eviction.py mooncake_conversation_trace.jsonl.gz \
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from eviction_surface import RULES, Surface, cross_validated, everything
+from eviction_surface import RULES, Surface, choose_rule, cross_validated, everything
 from eviction_trials import BOXES, Box, Half, Trials, spread
 from octavo.memory.policies.lru import Lru
 from octavo.replay.files import open_trace
@@ -113,7 +113,8 @@ def fit(box: Box, traces: list[Trace], options: argparse.Namespace) -> dict[str,
             }
         )
     counted = surface.raw(every)
-    best = max(rules, key=lambda rule: rule["cross_validated"])
+    taken = choose_rule({rule["rule"]: rule["folds"] for rule in rules})
+    found = next(rule["set"] for rule in rules if rule["rule"] == taken)
     return {
         "box": [[axis.name, axis.low, axis.high] for axis in box.axes],
         "tried": [
@@ -122,8 +123,8 @@ def fit(box: Box, traces: list[Trace], options: argparse.Namespace) -> dict[str,
         ],
         "variance_explained": surface.fit(every),
         "rules": rules,
-        "rule": best["rule"],
-        "found": best["set"],
+        "rule": taken,
+        "found": found,
     }
 
 
