@@ -5,8 +5,8 @@ the rest is judged, in 16 windows. Sets that fill a box of parameters evenly are
 capacities of --goal and --guard. What is looked for is the largest mean share of the gap between
 lru and the optimum that is closed at the first, less what is lost at the others beyond --slack.
 Several rules choose from what was counted (`eviction_surface.py`), and one of them is taken by how
-well they choose by three quarters of the windows for the fourth. All this sees first halves only. With
---judge, the set that was found is then judged on the second half, beside the defaults.
+well they choose by three quarters of the windows for the fourth. All this sees first halves only.
+With --judge, the set that was found is then judged on the second half, beside the defaults.
 
     python benchmarks/fit_eviction.py mooncake_conversation_trace.jsonl.gz \
         mooncake_synthetic_trace.jsonl.gz --policy bonus --judge
