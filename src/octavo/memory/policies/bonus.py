@@ -29,22 +29,22 @@ class Bonus:
         - 3, if it is not full: nothing can follow it
         + hints x log2 of how much likelier its use is for what callers said of it, as far as they
         are believed (`Trust`).
-    A cache-full is as many accesses to blocks as blocks were ever cached at once, but for weights
-    at most `horizon_tokens`: where more than that is kept, what comes later returns hardly more.
+    A cache-full is as many accesses to blocks as blocks were ever cached at once, but for the first
+    four weights at most `horizon_tokens`: where more is kept, what comes later returns hardly more.
     remember: texts whose uses are kept, for each cached block; eviction does not end them. The
-    defaults are one set for two Mooncake traces, within the noise of what a fit to their first
-    halves alone finds (`benchmarks/fit_eviction.py`). Ties: tail first.
+    defaults are one set for two Mooncake traces, chosen by their first halves alone
+    (`benchmarks/fit_eviction.py`). Ties: tail first.
     """
 
     def __init__(
         self,
         *,
-        uses: float = 0.8,
-        turn: float = 0.8,
-        once: float = 0.4,
-        again: float = 1.0,
+        uses: float = 1.2,
+        turn: float = 1.2,
+        once: float = 0.63,
+        again: float = 1.6,
         hints: float = 4.0,
-        horizon_tokens: float = 7.2e6,
+        horizon_tokens: float = 2.6e6,
         remember: float = 8.0,
     ) -> None:
         above_zero(horizon_tokens=horizon_tokens)
@@ -126,10 +126,11 @@ class Bonus:
             else:
                 bonus = by_uses * _log2(uses[start])
                 bonus += again * log2(1 + length / _LONG_AGAIN_TOKENS)
+            bonus *= scale
             if said:
                 bonus += self._hints * said[start]
             # Whatever was said, a suffix is useless without its prefix.
-            least = max(least, rank + scale * bonus)
+            least = max(least, rank + bonus)
             bag.add_all(blocks[start:end], least)
 
 
