@@ -192,6 +192,22 @@ def test_a_guarantee_protects_running_requests_from_urgent_ones_of_others():
     driver.check_answers()
 
 
+def test_an_urgent_request_passes_over_those_whose_blocks_their_guarantee_keeps():
+    driver = driver_of(30, ("c", 0.4), order="priority", max_num_seqs=9)
+    for name, tenant, blocks in (("d", "default", 12), ("c1", "c", 8), ("c2", "c", 8)):
+        driver.add(request(name, tenant, blocks, blocks, priority=5, max_tokens=9))
+        driver.step()
+
+    driver.add(request("urgent", "default", 4, 10, priority=0, max_tokens=9))
+    driver.step()
+
+    # c2 gives four blocks back, d the rest; c1 would give none.
+    assert "urgent" in running(driver)
+    assert driver.scheduler.stats.preemptions == 2
+    driver.run()
+    driver.check_answers()
+
+
 def test_an_urgent_request_beyond_its_maximum_displaces_nobody_elses():
     driver = driver_of(20, ("a", 0.0, 0.5), order="priority", max_num_seqs=9)
     driver.add(request("d", "default", 1, 8, priority=5, max_tokens=9))

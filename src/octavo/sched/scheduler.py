@@ -363,13 +363,20 @@ class Scheduler:
         slots, blocks = self._lacking_places(seq), self._cache.shortage(seq, hit)
         if blocks > 0:
             candidates = list(self._cache.useful(candidates, seq, hit))
-        relief, victims = self._cache.relief(seq, hit, candidates), list[Sequence]()
-        while (slots > 0 or blocks > 0) and len(victims) < len(candidates):
+        relief = self._cache.relief(seq, hit, candidates)
+        victims, of_use, found = list[Sequence](), list[Sequence](), 0
+        while (len(victims) < slots or found < blocks) and len(victims) < len(candidates):
             victims.append(candidates[len(victims)])
-            slots -= 1
-            blocks -= next(relief)
-        if slots > 0 or blocks > 0:
+            gain = next(relief)
+            found += gain
+            if gain > 0:
+                of_use.append(victims[-1])
+        if len(victims) < slots or found < blocks:
             return False
+        # Who gave nothing, alone or with the others, goes on: its guarantee may keep its blocks.
+        if slots <= len(of_use) < len(victims) and blocks > 0:
+            enough = sum(self._cache.relief(seq, hit, of_use)) >= blocks
+            victims = of_use if enough else victims
         for victim in victims:
             if victim.phase is Phase.RUNNING:
                 self._preempt(victim, draft, "displaced")
