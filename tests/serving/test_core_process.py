@@ -61,6 +61,16 @@ def with_core(test, fake=None, *, spec=None, **options):
     return said
 
 
+@pytest.fixture(scope="module")
+def healthy():
+    """Run tests against one engine, to which nothing happens."""
+    with asyncio.Runner() as runner:
+        core = ProcessCore(FakeCore(step_s=0.002).spec(), report=print)
+        runner.run(core.start())
+        yield lambda test: runner.run(asyncio.wait_for(test(core), 30))
+        runner.run(core.stop())
+
+
 async def until(condition):
     """Wait until something is true."""
     while not condition():
@@ -86,17 +96,17 @@ def test_it_answers_as_the_engine_in_this_process_does():
     assert "a fake engine is built" in with_core(test)
 
 
-def test_what_is_refused_reaches_its_listener_alone():
+def test_what_is_refused_reaches_its_listener_alone(healthy):
     async def test(core):
         bad, good = ask(core, "bad", prompt=tuple(range(600))), ask(core)
         await asyncio.gather(bad.ended.wait(), good.ended.wait())
         assert isinstance(bad.error, RequestError)
         assert len(good.tokens()) == 8
 
-    with_core(test)
+    healthy(test)
 
 
-def test_options_that_contradict_each_other_in_the_engine_are_refused_not_deadly():
+def test_options_that_contradict_each_other_in_the_engine_are_refused_not_deadly(healthy):
     async def test(core):
         bad = request()
         msgspec.structs.force_setattr(bad.sampling, "temperature", -1.0)
@@ -107,10 +117,10 @@ def test_options_that_contradict_each_other_in_the_engine_are_refused_not_deadly
         assert "temperature" in str(heard.error)
         await ask(core, "s").ended.wait()
 
-    with_core(test)
+    healthy(test)
 
 
-def test_a_request_that_is_aborted_is_heard_of_no_more():
+def test_a_request_that_is_aborted_is_heard_of_no_more(healthy):
     async def test(core):
         heard = ask(core, max_tokens=300)
         await until(lambda: heard.updates)
@@ -125,10 +135,10 @@ def test_a_request_that_is_aborted_is_heard_of_no_more():
         while (await core.snapshot()).running:
             pass
 
-    with_core(test, FakeCore(step_s=0.005))
+    healthy(test)
 
 
-def test_one_of_two_choices_that_has_ended_by_its_text_does_not_end_the_other():
+def test_one_of_two_choices_that_has_ended_by_its_text_does_not_end_the_other(healthy):
     async def test(core):
         heard = ask(core, n=2, temperature=1.0, max_tokens=30)
         await until(lambda: heard.updates)
@@ -136,10 +146,10 @@ def test_one_of_two_choices_that_has_ended_by_its_text_does_not_end_the_other():
         await until(lambda: any(update.finish for update in heard.updates))
         assert len(heard.tokens(1)) == 30
 
-    with_core(test, FakeCore(step_s=0.002))
+    healthy(test)
 
 
-def test_a_paused_engine_takes_requests_and_answers_them_later():
+def test_a_paused_engine_takes_requests_and_answers_them_later(healthy):
     async def test(core):
         await core.pause()
         assert core.state is CoreState.PAUSED
@@ -150,7 +160,7 @@ def test_a_paused_engine_takes_requests_and_answers_them_later():
         await heard.ended.wait()
         assert len(heard.tokens()) == 8
 
-    with_core(test)
+    healthy(test)
 
 
 def test_a_killed_engine_loses_its_requests_with_a_reason_and_another_one_answers():
