@@ -347,3 +347,18 @@ def test_waits_double_up_to_a_limit_and_a_long_life_makes_them_short_again():
 
     assert [waits.after(1.0) for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert [waits.after(61.0), waits.after(1.0)] == [0.5, 1.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="another system's scheduler")
+@pytest.mark.parametrize("scheduling", ["batch", "normal"])
+def test_what_computes_yields_to_what_serves_unless_it_is_told_otherwise(scheduling):
+    async def test(core):
+        policy = {"batch": os.SCHED_BATCH, "normal": os.SCHED_OTHER}[scheduling]
+        assert os.sched_getscheduler(core.pid) == policy
+
+    with_core(test, scheduling=scheduling)
+
+
+def test_another_scheduling_is_refused():
+    with pytest.raises(ConfigError, match="'idle' is not one of batch, normal"):
+        ProcessCore(FakeCore().spec(), report=print, scheduling="idle")

@@ -134,8 +134,8 @@ FRONT: tuple[Flag, ...] = (
         name="core-scheduling",
         kind=Kind.TEXT,
         default="batch",
-        choices=("batch", "normal"),
-        help="batch: where all cores compute, what speaks HTTP goes ahead of the engine.",
+        help="How the system runs the engine's threads: batch (on Linux they yield to who has news "
+        "to send), or normal.",
     ),
     Flag(
         name="sse-keep-alive",

@@ -176,7 +176,7 @@ class Core:
             case ResetCache(call=call):
                 self._channel.send(Count(call, self._loop.reset_prefix_cache()))
             case Unpin(call=call, name=name, tenant=tenant):
-                self._channel.send(Count(call, self._loop.unpin(name, tenant)))
+                self._channel.send(Count(call, self._unpin(name, tenant)))
             case Check(call=call):
                 error = self._check()
                 self._channel.send(Checked(call, self.checks, error))
@@ -196,6 +196,12 @@ class Core:
             return
         self._fresh.add(request.id)
         self._channel.send(Accepted(request.id, most))
+
+    def _unpin(self, name: str | None, tenant: str | None) -> int:
+        try:
+            return self._loop.unpin(name, tenant)
+        except RequestError:
+            return 0  # a tenant that there is not holds nothing
 
     def _pause(self, *, abort: bool) -> int:
         """Plan no more steps; returns the requests that were ended."""

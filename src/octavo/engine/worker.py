@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import TypeAlias
 
@@ -32,7 +33,8 @@ def main(endpoint: str, scheduling: str) -> int:
     # After the socket's own thread has been made, before those that compute: what waits for news
     # goes ahead of them, also where they take every core.
     if scheduling == BATCH and hasattr(os, "sched_setscheduler"):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        with suppress(OSError):  # where a sandbox forbids it, it is slower, not wrong
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         return _serve(channel)
     except EngineGone:

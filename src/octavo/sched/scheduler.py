@@ -223,18 +223,18 @@ class Scheduler:
 
     def _serve(self, seq: Sequence, known: int, draft: Draft) -> None:
         """Give the step the sequence's tokens up to `known`, as many as it may have of it."""
+        upto, long = known, False
         if known - seq.scheduled > 1:
             seq.scheduled += self._adopt(seq)
-            if seq.scheduled == known:
-                return  # a beam that waits for the others
-        pending = known - seq.scheduled
-        upto = min(known, seq.scheduled + draft.share(pending))
-        if upto == seq.scheduled:
-            return  # behind other long ones
+            pending = known - seq.scheduled
+            long = draft.is_long(pending)
+            upto = min(known, seq.scheduled + draft.share(pending))
+            if upto == seq.scheduled:
+                return  # a beam that waits for the others, or it is behind other long ones
         if self._cache.extend(seq, upto, draft.step) or self._make_room(
             seq, draft, lambda: self._cache.extend(seq, upto, draft.step)
         ):
-            draft.long += draft.is_long(pending)
+            draft.long += long
             self._slicer.slice(seq, upto, draft)
         else:
             self._stall(seq, draft)

@@ -81,6 +81,7 @@ def check_cache(make_driver: Callable[[int], Driver]) -> None:
     for depth in (1, 2):
         _every_request_is_answered(make_driver(depth))
         _an_abort_gives_everything_back(make_driver(depth))
+        _who_begins_again_is_answered(make_driver(depth))
     _a_full_cache_refuses_and_changes_nothing(make_driver(1))
     _limits_leave_room_for_an_answer(make_driver(1))
 
@@ -125,6 +126,23 @@ def _an_abort_gives_everything_back(driver: Driver) -> None:
         _check_empty(driver)
     driver.run()
     _check_counts(driver)
+
+
+def _who_begins_again_is_answered(driver: Driver) -> None:
+    for i in range(6):
+        driver.add(make_request(f"r{i}", [i, 7, 7], n=1 + i % 2, max_tokens=12, seed=i))
+    for _ in range(5):
+        driver.step()
+    driver.settle()
+    while driver.cache.open_moves:
+        driver.step()
+        driver.settle()
+    out = driver.quarantine()
+    assert out == 0, f"nothing was wrong, and {out} blocks are out"
+    assert driver.cache.usage().blocks_used == 0, "somebody has blocks, though all begin again"
+    driver.run()
+    driver.check_answers()
+    _check_empty(driver)
 
 
 def _a_full_cache_refuses_and_changes_nothing(driver: Driver) -> None:

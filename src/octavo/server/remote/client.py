@@ -55,6 +55,8 @@ _GRACE_S = 10.0
 _MISSED = 3
 """Times that an engine may be found silent before it is ended."""
 
+_SCHEDULINGS = ("batch", "normal")
+
 _STOPPING = "the server is stopping"
 
 _OURS = ("ConfigError", "ModelError", "FetchError")
@@ -67,7 +69,7 @@ class ProcessCore:
     report: told in words what the engine says, and each line of its stderr. timeout_s: an engine
     that has answered nothing for so long is ended and started again; 0: never. restart_limit: so
     often it is started again; 0: always. scheduling: batch (what serves goes ahead of what
-    computes) or normal.
+    computes) or normal. Raises ConfigError for another one.
     """
 
     def __init__(
@@ -80,6 +82,10 @@ class ProcessCore:
         scheduling: str = "batch",
         backoff: Backoff | None = None,
     ) -> None:
+        if scheduling not in _SCHEDULINGS:
+            raise errors.ConfigError(
+                f"core_scheduling {scheduling!r} is not one of {', '.join(_SCHEDULINGS)}"
+            )
         self._spec = spec
         self._report = report
         self._timeout_s = timeout_s
@@ -236,7 +242,7 @@ class ProcessCore:
                 began_s = time.monotonic()
                 try:
                     await self._begin()
-                except OctavoError as error:
+                except (OctavoError, OSError) as error:
                     words = str(error)
                 else:
                     break
@@ -253,9 +259,10 @@ class ProcessCore:
             silence.cancel()
             end.cancel()
         words = f"the engine has failed: {self._failure}" if self._failure else words
+        self.last_words = words
         self.state = CoreState.RESTARTING
-        await self._bury(process)
         self._lose(words)
+        await self._bury(process)
         return words
 
     async def _watch_silence(self, process: CoreProcess) -> None:
