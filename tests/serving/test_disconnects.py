@@ -56,7 +56,7 @@ def test_a_client_that_leaves_before_its_turn_gives_its_place_back(tiny_tokenize
     class Never(OpenGate):
         left = 0
 
-        def enter(self, tenant, tokens, priority=0):
+        def enter(self, tenant, tokens, priority=0, *, answers=1):
             return self
 
         async def turn(self):
@@ -86,7 +86,7 @@ class Counted(OpenGate):
 
     inside = 0
 
-    def enter(self, tenant, tokens, priority=0):
+    def enter(self, tenant, tokens, priority=0, *, answers=1):
         self.inside += 1
         return _Counted(self)
 

@@ -158,7 +158,7 @@ def test_a_token_that_cannot_be_chosen_ends_the_answer_in_an_error(tiny_tokenize
 @pytest.mark.parametrize(("of_server", "status"), [(False, 429), (True, 503)])
 def test_who_is_over_a_limit_is_told_when_to_come_again(options, of_server, status):
     class Full(OpenGate):
-        def enter(self, tenant, tokens, priority=0):
+        def enter(self, tenant, tokens, priority=0, *, answers=1):
             raise OverLimit("it is full", retry_after_s=2.5, of_server=of_server)
 
     meters = Records()
@@ -193,6 +193,19 @@ def test_what_became_of_each_prompt_is_told_to_the_meters(options):
         assert meters.refusals == [("default", 400)]
 
     served(test, **options, meters=meters)
+
+
+def test_how_often_a_request_had_to_begin_again_is_told(tiny_tokenizer):
+    meters = Records()
+
+    async def test(server):
+        asked = [{"prompt": [20 + one], "max_tokens": 100, "ignore_eos": True} for one in range(6)]
+        await asyncio.gather(*(server.post(PATH, **body) for body in asked))
+        total = server.core.loop.stats.preemptions
+        assert total > 0, "the pool is too large for this test"
+        assert sum(record.preemptions for record in meters.records) == total
+
+    served(test, **worded(tiny_tokenizer, num_blocks=60), meters=meters)
 
 
 def test_text_after_a_stop_string_is_neither_told_nor_counted(options):
