@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from rig import Goal, Load, parser, report, server_flags, serving, spread
+from rig import Goal, Load, parser, report, run_on_a_quick_loop, server_flags, serving, spread
 
 from octavo.bench.serve.datasets import Lengths, random_asks, read_agents
 from octavo.bench.serve.load import Chain, Pace
@@ -44,7 +44,7 @@ def main() -> int:
     options = made.parse_args()
 
     with serving(*server_flags(options)) as server:
-        rows, long_prompts = asyncio.run(measure(server.address, options))
+        rows, long_prompts = run_on_a_quick_loop(measure(server.address, options))
     beside = rows[-1]
     ratio = beside["p99_ms"] / beside["p50_ms"]
     rows = [row | {"long_prompts": 0} for row in rows[:1]] + [

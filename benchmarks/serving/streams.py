@@ -5,10 +5,9 @@ python benchmarks/serving/streams.py --json docs/performance/records/serving-str
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
-from rig import Goal, Load, parser, report, server_flags, serving, spread
+from rig import Goal, Load, parser, report, run_on_a_quick_loop, server_flags, serving, spread
 
 from octavo.bench.serve.datasets import Lengths, random_asks
 from octavo.bench.serve.load import Pace, Run
@@ -23,7 +22,7 @@ def main() -> int:
     options = made.parse_args()
 
     with serving(*server_flags(options)) as server:
-        run = asyncio.run(open_all(server.address, options))
+        run = run_on_a_quick_loop(open_all(server.address, options))
     good = [one for one in run.outcomes if not one.error]
     short = [one for one in good if one.output_tokens != options.output]
     first = [one.ttft_s for one in good]

@@ -188,7 +188,8 @@ def exposed():
     meters.ended(
         RequestRecord(
             tenant="a", route="/", finish="stop", prompt_tokens=9, cached_tokens=4,
-            output_tokens=3, n=1, max_tokens=3, queue_s=1, prefill_s=1, decode_s=1, e2e_s=3,
+            output_tokens=3, longest_output=3, n=1, max_tokens=3, queue_s=1, prefill_s=1,
+            decode_s=1, e2e_s=3,
         )
     )  # fmt: skip
     meters.refused("a", 429)

@@ -250,8 +250,8 @@ def test_requests_of_a_tenant_that_run_and_wait_are_those_of_the_gate():
 def record(**changes):
     values = {
         "tenant": "a", "route": "/v1/completions", "finish": "stop", "prompt_tokens": 10,
-        "cached_tokens": 4, "output_tokens": 6, "n": 1, "max_tokens": 16, "queue_s": 0.5,
-        "prefill_s": 0.25, "decode_s": 1.0, "e2e_s": 1.75,
+        "cached_tokens": 4, "output_tokens": 6, "longest_output": 6, "n": 1, "max_tokens": 16,
+        "queue_s": 0.5, "prefill_s": 0.25, "decode_s": 1.0, "e2e_s": 1.75,
     }  # fmt: skip
     return RequestRecord(**(values | changes))
 

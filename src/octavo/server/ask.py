@@ -150,6 +150,7 @@ class Ask:
             prompt_tokens=len(self.request.prompt),
             cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
+            longest_output=max(choice.tokens for choice in self.choices),
             n=len(self.choices),
             max_tokens=self.max_tokens or 0,
             preemptions=self._preemptions,

@@ -20,6 +20,8 @@ class RequestRecord:
     """Those of them that were in memory."""
     output_tokens: int
     """Of all choices."""
+    longest_output: int
+    """Of the longest of them."""
     n: int
     max_tokens: int
     """The effective maximum of each choice; 0: it was never accepted."""

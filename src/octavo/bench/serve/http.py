@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 from octavo.errors import ConfigError
@@ -126,8 +127,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep what is written to."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not an instance where another event loop brings its own.
+        self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the exchange: well if the body is as long as the connection, else badly."""

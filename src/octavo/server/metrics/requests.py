@@ -70,8 +70,7 @@ class RequestMeters:
         self._computed.add(computed)
         self._output.add(record.output_tokens)
         self._n.add(record.n)
-        if record.n == 1:
-            self._longest.add(record.output_tokens)
+        self._longest.add(record.longest_output)
         if record.max_tokens:
             self._max_tokens.add(record.max_tokens)
         self._preemptions.add(record.preemptions)
@@ -165,7 +164,7 @@ class RequestMeters:
             ("request_generation_tokens", "Tokens of all answers to a prompt.", self._output),
             (
                 "request_max_num_generation_tokens",
-                "Tokens of the answer, of requests that ask for one.",
+                "Tokens of the longest answer to a prompt.",
                 self._longest,
             ),
             ("request_params_n", "Answers asked for.", self._n),
