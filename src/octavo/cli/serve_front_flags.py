@@ -134,6 +134,7 @@ FRONT: tuple[Flag, ...] = (
         name="core-scheduling",
         kind=Kind.TEXT,
         default="batch",
+        choices=("batch", "normal"),
         help="How the system runs the engine's threads: batch (on Linux they yield to who has news "
         "to send), or normal.",
     ),
