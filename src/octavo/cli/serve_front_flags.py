@@ -135,8 +135,7 @@ FRONT: tuple[Flag, ...] = (
         kind=Kind.TEXT,
         default="batch",
         choices=("batch", "normal"),
-        help="How the system runs the engine's threads: batch (on Linux they yield to who has news "
-        "to send), or normal.",
+        help="batch: where all cores compute, what speaks HTTP goes ahead of the engine.",
     ),
     Flag(
         name="sse-keep-alive",
