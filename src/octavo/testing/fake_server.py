@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +101,19 @@ def fake_server(
             server.wait_for("ready")
         yield server
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        _end(process)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End it as its user would, so that it leaves nothing behind."""
+    for end in (process.terminate, process.terminate, process.kill):
+        if process.poll() is not None:
+            return
+        end()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(2)
 
 
 def children_of(pid: int) -> list[int]:
