@@ -48,3 +48,22 @@ class Limits:
             )
         longest = min(self.max_model_len, self.pool_tokens)
         return longest if max_tokens is None else min(longest, prompt + max_tokens)
+
+    def check_beams(self, width: int, *, shares: bool) -> None:
+        """Raise RequestError for a search of so many beams that can never run.
+
+        shares: the memory has blocks that texts can share.
+        """
+        for name, most in (
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+        ):
+            if width > most:
+                raise RequestError(
+                    f"beam_width is {width}, but {name} is {most}, and all beams are computed in "
+                    f"one step: lower beam_width or raise {name}"
+                )
+        if not shares:
+            raise RequestError(
+                "beam search needs blocks that texts can share: use reservation on_demand"
+            )

@@ -50,7 +50,7 @@ class Scheduler:
         limit = self._limits.longest_text(prompt, request.sampling.max_tokens)
         expected = request.expected_output_tokens or limit - prompt
         if request.sampling.use_beam_search:
-            self._check_beams(request)
+            self._limits.check_beams(request.sampling.choices, shares=self._cache.shares)
         width = request.sampling.choices if request.sampling.use_beam_search else 1
         limit = self._cache.limit(prompt, expected, limit, width, request.tenant)
         self._cache.expect(request)
@@ -59,23 +59,6 @@ class Scheduler:
         seqs = self._roster.queue(request, limit, alone)
         seqs[0].forks = count - alone
         return limit - prompt
-
-    def _check_beams(self, request: Request) -> None:
-        """Raise RequestError for a search that can never run."""
-        width, limits = request.sampling.choices, self._limits
-        for name, most in (
-            ("max_num_seqs", limits.max_num_seqs),
-            ("max_num_batched_tokens", limits.max_num_batched_tokens),
-        ):
-            if width > most:
-                raise RequestError(
-                    f"beam_width is {width}, but {name} is {most}, and all beams are computed in "
-                    f"one step: lower beam_width or raise {name}"
-                )
-        if not self._cache.shares:
-            raise RequestError(
-                "beam search needs blocks that texts can share: use reservation on_demand"
-            )
 
     def abort(self, request_id: str) -> None:
         """End all choices of a request now. Unknown or ended: no effect."""
