@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import takewhile
 
 from octavo.contract.batch import Batch, StepResult
 from octavo.contract.ids import SeqId
@@ -17,6 +16,7 @@ from octavo.sched.order import Order
 from octavo.sched.results import Results
 from octavo.sched.roster import Roster
 from octavo.sched.stats import Stats
+from octavo.sched.victims import Victims, spared
 from octavo.sched.waiting import Walk
 
 
@@ -32,6 +32,7 @@ class Scheduler:
         self._cache = cache
         self._limits = limits
         self._roster = Roster(cache, order, self.stats)
+        self._victims = Victims(self._roster, cache)
         self._results = Results(cache, self._roster, self.stats)
         self._slicer = Slicer(cache, self._roster, self.stats, limits.max_num_seqs)
         self._in_flight = 0
@@ -153,8 +154,8 @@ class Scheduler:
             # Everybody waits for room that nobody will give back.
             draft.spares = False
             self._serve_running(draft, now_s)
-        if self._stuck(draft):
-            self._break_up(draft)
+        if self._stuck(draft) and (victim := self._victims.to_begin_again()):
+            self._preempt(victim, draft, "beams" if victim.beam else "no_room")
         if not (draft.stalled or draft.displaced):
             self._admit_waiting(draft, now_s)
         return self._batch(draft)
@@ -170,23 +171,6 @@ class Scheduler:
         """Say whether sequences stand still, and nothing is under way that could change it."""
         stands = draft.stalled or draft.held_up
         return bool(stands) and not (draft.slices or self._in_flight or self._cache.open_moves)
-
-    def _break_up(self, draft: Draft) -> None:
-        """Let one who stands still or holds others up begin again with what is cached of it.
-
-        The worst beam search first: beams that were computed side by side may hold one text twice;
-        found again, it is shared. Else tenants hold each other up: one is at its maximum, since
-        another's sequence uses blocks of its, and that one finds no room. Then the worst gives way,
-        of tenants with more than they are guaranteed if there is any.
-        """
-        running = list(self._roster.running.worst_first())
-        victim = next((seq for seq in running if seq.beam), None)
-        if victim is None:
-            if len(running) < 2 or any(seq.paused and not seq.gives_way for seq in running):
-                return  # nobody would gain, or some are to go on soon
-            above = (seq for seq in running if self._cache.standing(seq).surplus)
-            victim = next(above, running[0])
-        self._preempt(victim, draft, "beams" if victim.beam else "no_room")
 
     def _serve_running(self, draft: Draft, now_s: float) -> None:
         """Give running sequences their tokens, best rank first, taking room from the worst."""
@@ -255,28 +239,12 @@ class Scheduler:
     def _make_room(self, seq: Sequence, draft: Draft, extend: Callable[[], bool]) -> bool:
         """Preempt sequences worse than one until `extend` works; False: it has to stand still."""
         while not extend():
-            victims = self._cache.useful(self._victims_of(seq), seq)
-            victim = next((v for v in victims if not (draft.spares and self._spared(v))), None)
+            victims = self._cache.useful(self._victims.of(seq), seq)
+            victim = next((v for v in victims if not (draft.spares and spared(v))), None)
             if victim is None:
                 return False
             self._preempt(victim, draft, "no_room")
         return True
-
-    def _victims_of(self, seq: Sequence) -> list[Sequence]:
-        """Those that give way, then those of a worse rank, worst first. None has a slice yet."""
-        worse = takewhile(lambda other: other.rank > seq.rank, self._roster.running.worst_first())
-        return self._giving_way() + [
-            other
-            for other in worse
-            if not (other.gives_way or (seq.beam and other.request is seq.request))
-        ]
-
-    def _giving_way(self) -> list[Sequence]:
-        """Running sequences that are not to go on before others, worst first."""
-        return [seq for seq in self._roster.running.worst_first() if seq.gives_way]
-
-    def _spared(self, seq: Sequence) -> bool:
-        return seq.length < seq.spared_until and not seq.gives_way
 
     def _admit_waiting(self, draft: Draft, now_s: float) -> None:
         """Admit waiting sequences in order, up to the first that finds no room.
@@ -298,7 +266,7 @@ class Scheduler:
                     roster.concluded = roster.waiting.changes
                 return
             crowded = self._lacking_places(seq) > 0
-            if crowded and not self._giving_way():
+            if crowded and not self._victims.giving_way():
                 return
             # Who was refused is, until something comes back.
             own = roster.refused.get(seq.id) if active else None
@@ -312,7 +280,8 @@ class Scheduler:
                     walk.skip(seq.request.tenant)
                     continue
                 if (not crowded and self._admit(seq, hit, draft, now_s)) or (
-                    (idle := self._giving_way()) and self._admit_over(idle, seq, hit, draft, now_s)
+                    (idle := self._victims.giving_way())
+                    and self._admit_over(idle, seq, hit, draft, now_s)
                 ):
                     quota -= 1
                     continue
@@ -329,37 +298,19 @@ class Scheduler:
         if hit is None and walk.passed < self._limits.max_num_seqs:
             walk.pass_over(seq)
             return
-        worse = takewhile(lambda v: v.rank[0] > seq.rank[0], self._roster.running.worst_first())
-        candidates = [v for v in worse if not self._spared(v)]
         quota = self._cache.quota(1, self._roster.active)
-        if not (hit and quota and self._admit_over(candidates, seq, hit, draft, now_s)):
+        over = self._victims.less_urgent(seq)
+        if not (hit and quota and self._admit_over(over, seq, hit, draft, now_s)):
             # No use trying again in this step; others may have more room.
             walk.skip(seq.request.tenant)
 
     def _admit_over(
         self, candidates: list[Sequence], seq: Sequence, hit: Hit, draft: Draft, now_s: float
     ) -> bool:
-        """Admit a waiting sequence, displacing as many of the candidates as it needs.
-
-        All or nothing: nobody is displaced unless that makes enough room. False: none was made.
-        """
-        slots, blocks = self._lacking_places(seq), self._cache.shortage(seq, hit)
-        if blocks > 0:
-            candidates = list(self._cache.useful(candidates, seq, hit))
-        relief = self._cache.relief(seq, hit, candidates)
-        victims, of_use, found = list[Sequence](), list[Sequence](), 0
-        while (len(victims) < slots or found < blocks) and len(victims) < len(candidates):
-            victims.append(candidates[len(victims)])
-            gain = next(relief)
-            found += gain
-            if gain > 0:
-                of_use.append(victims[-1])
-        if len(victims) < slots or found < blocks:
+        """Admit a waiting sequence, displacing as many of the candidates as it needs; or nobody."""
+        victims = self._victims.enough_of(candidates, seq, hit, self._lacking_places(seq))
+        if victims is None:
             return False
-        # Who gave nothing, alone or with the others, goes on: its guarantee may keep its blocks.
-        if slots <= len(of_use) < len(victims) and blocks > 0:
-            enough = sum(self._cache.relief(seq, hit, of_use)) >= blocks
-            victims = of_use if enough else victims
         for victim in victims:
             if victim.phase is Phase.RUNNING:
                 self._preempt(victim, draft, "displaced")
