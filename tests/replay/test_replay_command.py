@@ -334,7 +334,7 @@ def test_what_a_format_has_not_is_refused(path, capsys):
     for arguments, message in (
         (["--mode", "blocks"], "--mode blocks needs the text of prompts"),
         (["--tokenizer", "x"], "--tokenizer is for transcripts"),
-        (["--format", "azure"], "TIMESTAMP, ContextTokens, GeneratedTokens cannot be read"),
+        (["--format", "azure"], "has no column TIMESTAMP, ContextTokens, GeneratedTokens"),
         (["--mode", "blocks", "--policy", "lru"], "--policy belongs to --mode index or"),
         (["--block-size", "512,1024"], "several sizes are for --mode blocks"),
         (["--block-size", "0"], "--block-size"),
