@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
+from pydantic import ValidationError
 from tiny_served import HELLO, worded
 
+from octavo.server.schemas.chat import ChatBody
+from octavo.server.schemas.completions import CompletionBody
+from octavo.server.schemas.tokens import DetokenizeBody
 from octavo.server.settings import RequestBounds, ServerSettings
 from octavo.testing.near_server import served
 
@@ -20,6 +24,7 @@ BOUNDS = RequestBounds(
     max_logit_bias=3,
     max_logprobs=2,
     max_messages=3,
+    max_token_ids=50,
 )
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -29,6 +34,8 @@ CHAT = "/v1/chat/completions"
     ("field", "most", "more"),
     [
         ("prompt", ["a"] * 3, ["a"] * 4),
+        ("prompt", [1] * 50, [1] * 51),
+        ("prompt", [[1] * 25] * 2, [[1] * 25, [1] * 26]),
         ("n", 4, 5),
         ("stop", ["abcde", "b"], ["a", "b", "c"]),
         ("stop", "abcde", "abcdef"),
@@ -94,6 +101,41 @@ def test_a_conversation_has_so_many_messages(tiny_tokenizer):
         assert reply.json()["error"]["param"] == "messages"
 
     served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+def test_a_conversation_has_so_many_parts_in_all_its_messages(tiny_tokenizer):
+    async def test(server):
+        part = {"type": "text", "text": "hello"}
+        for parts, status in ((2, 400), (1, 200)):
+            messages = [{"role": "user", "content": [part] * many} for many in (2, parts)]
+            reply = await server.post(CHAT, messages=messages, max_tokens=1)
+            assert reply.status_code == status
+        assert (await server.post("/tokenize", messages=HELLO * 4)).status_code == 400
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        (CompletionBody, {"prompt": [None] * 1000}),
+        (CompletionBody, {"prompt": [[None] * 1000] * 1000}),
+        (CompletionBody, {"prompt": [1, *["a"] * 1000]}),
+        (CompletionBody, {"prompt": "a", "stop": [1] * 1000}),
+        (CompletionBody, {"prompt": "a", "bad_words": [1] * 1000}),
+        (CompletionBody, {"prompt": "a", "stop_token_ids": ["a"] * 1000}),
+        (CompletionBody, {"prompt": "a", "stream_options": dict.fromkeys(map(str, range(1000)))}),
+        (ChatBody, {"messages": [1] * 1000}),
+        (ChatBody, {"messages": [{"role": "user", "content": [1] * 1000}]}),
+        (ChatBody, {"messages": [{**HELLO[0], **dict.fromkeys(map(str, range(1000)))}]}),
+        (DetokenizeBody, {"tokens": ["a"] * 1000}),
+    ],
+)
+def test_a_thousand_mistakes_are_as_few_errors_as_one(schema, body):
+    with pytest.raises(ValidationError) as wrong:
+        schema.model_validate(body)
+
+    assert wrong.value.error_count() <= 6
 
 
 @pytest.mark.parametrize("announced", [True, False])

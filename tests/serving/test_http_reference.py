@@ -46,5 +46,7 @@ def test_bounds_are_those_of_a_server():
         f"`bad_words` | {bounds.max_logit_bias:,} entries |",
         f"`prompt_logprobs` | {bounds.max_logprobs} |",
         f"| `messages` | {bounds.max_messages:,} |",
+        f"| parts in all messages | {bounds.max_messages:,} |",
+        f"| token ids in `prompt` or `tokens` | {bounds.max_token_ids:,} |",
     ):
         assert row in text

@@ -10,21 +10,25 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from octavo.server.failures import ApiError
+from octavo.server.settings import RequestBounds
+from octavo.server.sizes import check_sizes
 
 
-def bounded_route(most: int) -> type[APIRoute]:
-    """Return a kind of route whose requests have bodies of at most so many bytes."""
+def bounded_route(bounds: RequestBounds) -> type[APIRoute]:
+    """Return a kind of route whose requests have bodies within bounds."""
 
     class BoundedRequest(Request):
-        """Reads its body once, up to the bound."""
+        """Reads its body once, up to its bound."""
 
         async def body(self) -> bytes:
             if not hasattr(self, "_body"):
-                self._body = await _read(self, most)
+                self._body = await _read(self, bounds.max_body_bytes)
             return self._body
 
         async def json(self) -> Any:  # any JSON value
-            return read_json(await self.body())
+            value = read_json(await self.body())
+            check_sizes(value, bounds)
+            return value
 
     class BoundedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -58,13 +58,8 @@ class Prompter:
         many: list[Any] = (
             [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
         )
-        most = self._parts.settings.bounds.max_prompts
         if not many:
             raise ApiError(400, "prompt: there is none", param="prompt")
-        if len(many) > most:
-            raise ApiError(
-                400, f"prompt: at most {most} in a request, got {len(many)}", param="prompt"
-            )
         special = body.add_special_tokens is not False
         prompts: list[Prompt] = []
         for one in many:
@@ -104,13 +99,6 @@ class Prompter:
                 "continue_final_message: add_generation_prompt would end that message; leave one "
                 "out",
                 param="continue_final_message",
-            )
-        bounds = self._parts.settings.bounds
-        if len(messages) > bounds.max_messages:
-            raise ApiError(
-                400,
-                f"messages: at most {bounds.max_messages}, got {len(messages)}",
-                param="messages",
             )
         chars = sum(len(one.text) for one in messages)
         self._check_chars(chars)

@@ -138,22 +138,10 @@ def _check_bounds(body: SamplingBody, bounds: RequestBounds) -> None:
                 param=name,
             )
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    if len(stops) > bounds.max_stop:
-        raise ApiError(
-            400, f"stop: at most {bounds.max_stop} texts, got {len(stops)}", param="stop"
-        )
     if any(len(stop) > bounds.max_stop_chars for stop in stops):
         raise ApiError(
             400, f"stop: each text has at most {bounds.max_stop_chars} characters", param="stop"
         )
-    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
-        many = getattr(body, name)
-        if many is not None and len(many) > bounds.max_logit_bias:
-            raise ApiError(
-                400,
-                f"{name}: at most {bounds.max_logit_bias} entries, got {len(many)}",
-                param=name,
-            )
     most = bounds.max_stop * bounds.max_stop_chars
     if sum(map(len, body.bad_words or ())) > most:
         raise ApiError(400, f"bad_words: at most {most} characters all together", param="bad_words")

@@ -20,6 +20,8 @@ class RequestBounds:
     """Of the HTTP body."""
     max_prompts: int = 256
     """Prompts of one request to `/v1/completions`."""
+    max_token_ids: int = 1 << 20
+    """That stand for prompts, or are to become text."""
     max_n: int = 128
     """Answers to one prompt; beams too."""
     max_answers: int = 1024
@@ -33,7 +35,7 @@ class RequestBounds:
     max_logprobs: int = 20
     """Likely tokens told for each position."""
     max_messages: int = 4096
-    """Of a conversation."""
+    """Of a conversation, and parts in all of them."""
 
     def __post_init__(self) -> None:
         for bound in fields(self):

@@ -22,9 +22,7 @@ PATH = "/v1/chat/completions"
 
 def router(parts: Parts, prompter: Prompter) -> APIRouter:
     """Continue conversations."""
-    routes = APIRouter(
-        tags=["generation"], route_class=bounded_route(parts.settings.bounds.max_body_bytes)
-    )
+    routes = APIRouter(tags=["generation"], route_class=bounded_route(parts.settings.bounds))
     generation = Generation(parts, prompter, PATH, "chatcmpl")
     names = TokenNames(parts.model.tokenizer)
 

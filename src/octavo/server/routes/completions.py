@@ -22,9 +22,7 @@ PATH = "/v1/completions"
 
 def router(parts: Parts, prompter: Prompter) -> APIRouter:
     """Continue texts."""
-    routes = APIRouter(
-        tags=["generation"], route_class=bounded_route(parts.settings.bounds.max_body_bytes)
-    )
+    routes = APIRouter(tags=["generation"], route_class=bounded_route(parts.settings.bounds))
     generation = Generation(parts, prompter, PATH, "cmpl")
     names = TokenNames(parts.model.tokenizer)
 

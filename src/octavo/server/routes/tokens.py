@@ -17,9 +17,7 @@ from octavo.server.schemas.tokens import DetokenizeBody, TokenizeBody
 
 def router(parts: Parts, prompter: Prompter) -> APIRouter:
     """Turn texts into tokens and back, as the model's prompts are."""
-    routes = APIRouter(
-        tags=["tokens"], route_class=bounded_route(parts.settings.bounds.max_body_bytes)
-    )
+    routes = APIRouter(tags=["tokens"], route_class=bounded_route(parts.settings.bounds))
     names = TokenNames(parts.model.tokenizer)
 
     @routes.post(

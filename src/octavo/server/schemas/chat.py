@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from octavo.server.failures import ApiError
 from octavo.server.fields import NOT_IN_MESSAGES, asks_nothing
-from octavo.server.schemas.common import SamplingBody, Whole, within
+from octavo.server.schemas.common import ONE_MISTAKE, SamplingBody, Strict, Whole, within
 
 
-class TextPart(BaseModel):
+class TextPart(Strict):
     """A part of a message."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["text"]
     text: str
 
 
-class Message(BaseModel):
+class Message(Strict):
     """One turn of a conversation."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     role: Annotated[str, Field(min_length=1, max_length=100)]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], ONE_MISTAKE]
     name: str | None = None
     reasoning: str | None = Field(None, description="What the model thought before it answered")
     reasoning_content: str | None = Field(None, description="Another name of reasoning")
@@ -63,7 +59,7 @@ class Message(BaseModel):
 class ChatBody(SamplingBody):
     """A conversation to be continued."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Whole | None = within(minimum=1, about="Wins over max_tokens")
     logprobs: bool | None = None
     top_logprobs: Whole | None = within(minimum=0, about="Likely tokens told for each position")

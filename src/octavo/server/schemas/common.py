@@ -13,6 +13,10 @@ Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """JSON has whole numbers of any length; nothing here counts so far."""
 
 
+ONE_MISTAKE: Any = Field(fail_fast=True)
+"""Of a list: its first mistake is told, and no others are looked for."""
+
+
 def within(*, about: str | None = None, **limits: float) -> Any:  # a field, as pydantic has it
     """Return an optional field that the document says to be within limits.
 
@@ -20,6 +24,26 @@ def within(*, about: str | None = None, **limits: float) -> Any:  # a field, as 
     """
     extra: dict[str, Any] = dict(limits)
     return Field(None, description=about, json_schema_extra=extra)
+
+
+class Strict(BaseModel):
+    """A JSON object inside a body. Values are taken as they are typed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_mistake(cls, given: Any) -> Any:  # any JSON value
+        """Keep but the first field that is not known: it is refused, and the others unread."""
+        if not isinstance(given, Mapping):
+            return given
+        fields = cast("Mapping[str, object]", given)
+        unknown = next((name for name in fields if name not in cls.model_fields), None)
+        return {
+            name: value
+            for name, value in fields.items()
+            if name in cls.model_fields or name == unknown
+        }
 
 
 class Body(BaseModel):
@@ -35,10 +59,8 @@ class Body(BaseModel):
         return sift(cast("Mapping[str, object]", given), cls.model_fields)
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Strict):
     """What a stream tells beside its text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool | None = Field(None, description="A last chunk with the usage")
     continuous_usage_stats: bool | None = Field(None, description="Usage so far, in every chunk")
@@ -65,11 +87,11 @@ class SamplingBody(Body):
     frequency_penalty: float | None = within(minimum=-2, maximum=2)
     repetition_penalty: float | None = within(exclusiveMinimum=0)
     logit_bias: dict[str, float] | None = Field(None, description="By token id")
-    allowed_token_ids: list[Whole] | None = None
-    bad_words: list[str] | None = None
+    allowed_token_ids: Annotated[list[Whole], ONE_MISTAKE] | None = None
+    bad_words: Annotated[list[str], ONE_MISTAKE] | None = None
     seed: Whole | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Whole] | None = None
+    stop: str | Annotated[list[str], ONE_MISTAKE] | None = None
+    stop_token_ids: Annotated[list[Whole], ONE_MISTAKE] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from octavo.server.schemas.chat import Message
-from octavo.server.schemas.common import Body, Whole
+from octavo.server.schemas.common import ONE_MISTAKE, Body, Whole
 
 
 class TokenizeBody(Body):
@@ -15,7 +15,7 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -27,4 +27,4 @@ class DetokenizeBody(Body):
     """Token ids to be turned into text."""
 
     model: str | None = None
-    tokens: list[Whole]
+    tokens: Annotated[list[Whole], ONE_MISTAKE]

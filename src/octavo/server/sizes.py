@@ -1,0 +1,60 @@
+"""How much a body holds, seen before anything reads it piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from octavo.server.failures import ApiError
+from octavo.server.settings import RequestBounds
+
+
+def check_sizes(body: object, bounds: RequestBounds) -> None:
+    """Raise ApiError for a list or an object that is longer than a server reads.
+
+    What is no list or object where one belongs is left to those who know its type.
+    """
+    if not isinstance(body, Mapping):
+        return
+    fields = cast("Mapping[str, object]", body)
+    _check("stop", _length(fields.get("stop")), bounds.max_stop, "texts")
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
+        _check(name, _length(fields.get(name)), bounds.max_logit_bias, "entries")
+    _check("tokens", _length(fields.get("tokens")), bounds.max_token_ids, "token ids")
+    _check_prompt(fields.get("prompt"), bounds)
+    _check_messages(fields.get("messages"), bounds)
+
+
+def _check_prompt(given: object, bounds: RequestBounds) -> None:
+    if not isinstance(given, list):
+        return
+    many = cast("list[object]", given)
+    if many and isinstance(many[0], str | list):
+        _check("prompt", len(many), bounds.max_prompts, "prompts in a request")
+        ids = sum(map(_length, many))
+    else:
+        ids = len(many)
+    _check("prompt", ids, bounds.max_token_ids, "token ids in a request")
+
+
+def _check_messages(given: object, bounds: RequestBounds) -> None:
+    if not isinstance(given, list):
+        return
+    many = cast("list[object]", given)
+    _check("messages", len(many), bounds.max_messages, "of them")
+    parts = sum(
+        _length(cast("Mapping[str, object]", one).get("content"))
+        for one in many
+        if isinstance(one, Mapping)
+    )
+    _check("messages", parts, bounds.max_messages, "parts in all of them")
+
+
+def _check(name: str, count: int, most: int, what: str) -> None:
+    if count > most:
+        raise ApiError(400, f"{name}: at most {most} {what}, got {count}", param=name)
+
+
+def _length(value: object) -> int:
+    """Return how many things a list or an object holds; of anything else, none."""
+    return len(cast("Any", value)) if isinstance(value, list | dict) else 0
