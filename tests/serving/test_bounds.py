@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -170,6 +171,58 @@ def test_a_text_that_no_prompt_could_hold_is_not_even_tokenized(tiny_tokenizer):
         assert "200000 characters" in reply.json()["error"]["message"]
 
     served(test, **worded(tiny_tokenizer))
+
+
+def test_no_more_tokens_become_text_than_a_prompt_can_have(tiny_tokenizer):
+    async def test(server):
+        longest = server.parts.core.facts.longest_text
+        reply = await server.post("/detokenize", tokens=[20] * longest)
+        decode = server.parts.model.tokenizer.decode
+        assert reply.json()["prompt"] == decode([20] * longest)
+        text = {"prompt": "a " * longest}
+        assert (await server.post("/tokenize", **text)).status_code == 200
+        for reply, field in (
+            (await server.post("/detokenize", tokens=[20] * (longest + 1)), "tokens"),
+            (await server.post("/tokenize", **text, return_token_strs=True), "return_token_strs"),
+        ):
+            assert reply.status_code == 400
+            assert reply.json()["error"]["param"] == field
+
+    served(test, **worded(tiny_tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "work"),
+    [
+        (COMPLETIONS, {"prompt": ["hello"] * 100, "max_tokens": 1}, "encode"),
+        ("/tokenize", {"prompt": "hello " * 100}, "encode"),
+        ("/detokenize", {"tokens": [20] * 100}, "decode"),
+    ],
+)
+def test_what_takes_long_to_read_is_read_beside_the_event_loop(
+    tiny_tokenizer, monkeypatch, path, body, work
+):
+    threads = list[threading.Thread]()
+
+    def watch(name):
+        real = getattr(tiny_tokenizer, name)
+
+        def watched(*args, **options):
+            threads.append(threading.current_thread())
+            return real(*args, **options)
+
+        monkeypatch.setattr(tiny_tokenizer, name, watched)
+
+    watch(work)
+    watch(f"{work}_beside")
+
+    async def test(server):
+        reply = await server.post(path, **body)
+        assert reply.status_code == 200, reply.text
+        assert threads
+        assert threading.current_thread() not in threads
+
+    served(test, **worded(tiny_tokenizer, num_blocks=400, max_num_seqs=128))
 
 
 def test_without_prefix_caching_no_prompt_finds_anything(tiny_tokenizer):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,12 +21,14 @@ from octavo.server.schemas.chat import ChatBody, Message
 from octavo.server.schemas.completions import CompletionBody
 from octavo.text.tokenizer import Tokenizer
 
+Result = TypeVar("Result")
+
 QUICK_CHARS = 500
-"""Texts up to this length are tokenized at once, in less than a millisecond; longer ones beside
-the event loop."""
+"""One text up to this length is tokenized at once, in less than a millisecond; a longer one, and
+several, beside the event loop."""
 
 TOKENIZING = 2
-"""Long texts at once: more of them would take the engine's cores."""
+"""Requests whose texts are tokenized at once: more of them would take the engine's cores."""
 
 LONGEST_TOKEN = 256
 """Characters. A text longer than a prompt's tokens could spell is not even tokenized."""
@@ -61,13 +64,11 @@ class Prompter:
         if not many:
             raise ApiError(400, "prompt: there is none", param="prompt")
         special = body.add_special_tokens is not False
-        prompts: list[Prompt] = []
-        for one in many:
-            if isinstance(one, str):
-                ids = await self.encode(one, special=special)
-                prompts.append(Prompt(tuple(ids), one))
-            else:
-                prompts.append(Prompt(tuple(one)))
+        if isinstance(many[0], str):
+            encoded = await self._encode(many, special=special)
+            prompts = [Prompt(tuple(ids), one) for ids, one in zip(encoded, many, strict=True)]
+        else:
+            prompts = [Prompt(tuple(one)) for one in many]
         return [self._fitting(one, body.truncate_prompt_tokens, body.max_tokens) for one in prompts]
 
     async def chat(self, body: ChatBody) -> Prompt:
@@ -120,12 +121,27 @@ class Prompter:
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return a text as token ids. Raises RequestError."""
-        self._check_chars(len(text))
-        tokenizer = self.tokenizer
-        if len(text) <= QUICK_CHARS:
-            return tokenizer.encode(text, add_special_tokens=special)
-        encode = partial(tokenizer.encode_beside, text, add_special_tokens=special)
-        return await asyncio.get_running_loop().run_in_executor(self._beside, encode)
+        (ids,) = await self._encode([text], special=special)
+        return ids
+
+    async def decode(self, ids: list[int]) -> str:
+        """Return the text of token ids, special ones too. Raises RequestError."""
+        return await self.beside(partial(self.tokenizer.decode_beside, ids))
+
+    async def beside(self, work: Callable[[], Result]) -> Result:
+        """Do what would hold up the event loop on one of a few threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._beside, work)
+
+    def check_ids(self, name: str, count: int) -> None:
+        """Raise ApiError for more token ids than a prompt can have. name: of their field."""
+        longest = self._parts.core.facts.longest_text
+        if count > longest:
+            raise ApiError(
+                400,
+                f"{name}: {count} tokens are more than a prompt and its answer can have, "
+                f"{longest}: send them in parts",
+                param=name,
+            )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -161,6 +177,15 @@ class Prompter:
                 seed=seed if isinstance(seed, int) else 0,
             )
         return self._builder
+
+    async def _encode(self, texts: list[str], *, special: bool) -> list[list[int]]:
+        for text in texts:
+            self._check_chars(len(text))
+        tokenizer = self.tokenizer
+        if len(texts) == 1 and len(texts[0]) <= QUICK_CHARS:
+            return [tokenizer.encode(texts[0], add_special_tokens=special)]
+        encode = partial(tokenizer.encode_beside, add_special_tokens=special)
+        return await self.beside(lambda: [encode(text) for text in texts])
 
     def _fitting(self, prompt: Prompt, keep: int | None, max_tokens: int | None) -> Prompt:
         """Cut a prompt as its request asks. Raises ApiError if it is too long for an answer."""

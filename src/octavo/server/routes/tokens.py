@@ -44,12 +44,14 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
             "tokens": ids,
         }
         if body.return_token_strs:
-            reply["token_strs"] = [names.text(token) for token in ids]
+            prompter.check_ids("return_token_strs", len(ids))
+            reply["token_strs"] = await prompter.beside(lambda: [names.text(one) for one in ids])
         return json_response(reply)
 
     @routes.post("/detokenize", responses=replies(TextReply), summary="Text of token ids")
     async def detokenize(body: DetokenizeBody) -> Response:
         known_model(parts, body.model)
+        prompter.check_ids("tokens", len(body.tokens))
         size = parts.core.facts.vocab_size
         for token in body.tokens:
             if not 0 <= token < size:
@@ -58,7 +60,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
                     f"tokens: {token} is out of range: the vocabulary has {size}",
                     param="tokens",
                 )
-        text = prompter.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        text = await prompter.decode(body.tokens)
         return json_response({"prompt": text})
 
     return routes
