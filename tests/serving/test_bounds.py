@@ -25,6 +25,7 @@ BOUNDS = RequestBounds(
     max_logit_bias=3,
     max_logprobs=2,
     max_messages=3,
+    max_template_chars=10,
     max_token_ids=50,
 )
 COMPLETIONS = "/v1/completions"
@@ -100,6 +101,29 @@ def test_a_conversation_has_so_many_messages(tiny_tokenizer):
         reply = await server.post(CHAT, messages=HELLO * 4, max_tokens=1)
         assert reply.status_code == 400
         assert reply.json()["error"]["param"] == "messages"
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"a": "b" * 8},
+        {"a": ["b"] * 4},
+        {"a": {"b": 1, "c": 2, "d": 3}},
+        {"a" * 10: 1},
+        {"a": [[]] * 9},
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+def test_variables_of_a_template_have_so_many_characters_and_values(
+    tiny_tokenizer, path, variables
+):
+    async def test(server):
+        for given, status in (({"a": "b" * 3}, 200), (variables, 400)):
+            reply = await server.post(path, messages=HELLO, chat_template_kwargs=given)
+            assert reply.status_code == status
+        assert reply.json()["error"]["param"] == "chat_template_kwargs"
 
     served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
 

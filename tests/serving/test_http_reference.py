@@ -47,6 +47,7 @@ def test_bounds_are_those_of_a_server():
         f"`prompt_logprobs` | {bounds.max_logprobs} |",
         f"| `messages` | {bounds.max_messages:,} |",
         f"| parts in all messages | {bounds.max_messages:,} |",
+        f"| `chat_template_kwargs` | {bounds.max_template_chars:,} characters, names and values |",
         f"| token ids in `prompt` or `tokens` | {bounds.max_token_ids:,} |",
     ):
         assert row in text

@@ -156,6 +156,7 @@ def test_an_option_of_chats_that_is_not_possible_is_refused(nasty_server, extra)
 @pytest.mark.parametrize(
     "extra",
     [
+        *({"chat_template_kwargs": {name: 1}} for name in ("self", "name", "eos_token")),
         {"user": "me", "metadata": {"a": "b"}, "service_tier": "auto"},
         {"tools": None, "tool_choice": "none", "functions": []},
         {"response_format": {"type": "text"}, "store": False, "modalities": ["text"]},

@@ -12,7 +12,7 @@ from octavo.text.template import ChatTemplate
 CHAT = [{"role": "user", "content": "Hi <there> & 'all'"}]
 
 
-def render(source: str, **variables: object) -> str:
+def render(source: str, /, **variables: object) -> str:
     return ChatTemplate({"default": source}, {"bos_token": "<s>"}).render(CHAT, variables)
 
 
@@ -35,6 +35,25 @@ def render(source: str, **variables: object) -> str:
 )
 def test_a_template_renders_as_models_expect(source, text):
     assert render(source, tools=[{"a": "<é>", "b": None}]) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ bos_token }}{{ messages | length }}",
+        "{% generation %}{{ bos_token }}{{ messages | length }}{% endgeneration %}",
+    ],
+)
+def test_variables_change_neither_special_tokens_nor_messages(source):
+    assert render(source, bos_token="other", messages=[]) == "<s>1"
+
+
+@pytest.mark.parametrize("name", ["self", "name", "source", "template_name", "args", "context"])
+@pytest.mark.parametrize(
+    "source", ["{{ bos_token }}", "{% generation %}{{ bos_token }}{% endgeneration %}"]
+)
+def test_a_variable_may_have_any_name(source, name):
+    assert render(source, **{name: 1}) == "<s>"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ class RequestBounds:
     """Likely tokens told for each position."""
     max_messages: int = 4096
     """Of a conversation, and parts in all of them."""
+    max_template_chars: int = 1 << 16
+    """Of all variables of a template; each of their values and names counts one more."""
 
     def __post_init__(self) -> None:
         for bound in fields(self):

@@ -23,6 +23,9 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
     _check("tokens", _length(fields.get("tokens")), bounds.max_token_ids, "token ids")
     _check_prompt(fields.get("prompt"), bounds)
     _check_messages(fields.get("messages"), bounds)
+    name = "chat_template_kwargs"
+    if fields.get(name):
+        _check(name, _chars(fields[name]), bounds.max_template_chars, "characters and values")
 
 
 def _check_prompt(given: object, bounds: RequestBounds) -> None:
@@ -53,6 +56,19 @@ def _check_messages(given: object, bounds: RequestBounds) -> None:
 def _check(name: str, count: int, most: int, what: str) -> None:
     if count > most:
         raise ApiError(400, f"{name}: at most {most} {what}, got {count}", param=name)
+
+
+def _chars(value: object) -> int:
+    """Count the characters of all texts in a JSON value, and one for each text and value."""
+    chars, unseen = 0, [value]
+    while unseen:
+        one = unseen.pop()
+        if isinstance(one, dict):
+            unseen += [*cast("Any", one), *cast("Any", one).values()]
+        elif isinstance(one, list):
+            unseen += cast("Any", one)
+        chars += 1 + (len(one) if isinstance(one, str) else 0)
+    return chars
 
 
 def _length(value: object) -> int:

@@ -32,7 +32,8 @@ class ChatTemplate:
     def render(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         """Return the prompt for a conversation.
 
-        Raises `RequestError` if there is no template, or with the template's own message if
+        Variables do not change what a special token is, or the messages. Raises `RequestError` if
+        there is no template, or with the template's own message if
         it rejects the conversation.
         """
         name = "tool_use" if variables.get("tools") and "tool_use" in self._templates else "default"
@@ -42,7 +43,7 @@ class ChatTemplate:
                 "the model's files have no chat template. Send a plain prompt: "
                 "`octavo generate --raw` or LLM.generate()."
             )
-        context = {**self._special_tokens, **variables, "messages": messages}
+        context = {**variables, **self._special_tokens, "messages": messages}
         try:
             if self._environment is None:
                 self._environment = _minijinja_environment(self._templates)
@@ -90,7 +91,7 @@ def _render_with_jinja2(source: str, context: Mapping[str, Any]) -> str:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     try:
-        return environment.from_string(source).render(**context)
+        return environment.from_string(source).render(context)
     except RequestError:
         raise
     except Exception as error:  # foreign code: whatever it raises is about this chat

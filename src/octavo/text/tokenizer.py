@@ -175,6 +175,7 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: list[dict[str, Any]],
+        /,
         *,
         add_generation_prompt: bool = True,
         **variables: Any,  # what the template reads, such as tools
