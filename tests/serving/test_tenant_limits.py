@@ -124,6 +124,40 @@ def test_tokens_a_minute_are_those_of_prompts_and_answers():
         gate.enter(limited, 1)
 
 
+@pytest.mark.parametrize("of_server", [True, False], ids=["full server", "debt"])
+def test_a_request_that_cannot_pass_is_refused_before_its_body_is_read(of_server):
+    gate = TenantGate(1 if of_server else 10, retry_after_s=3)
+    limited = tenant(tokens_per_minute=10)
+    gate.enter(limited, 100)
+    read = 0
+
+    async def body():
+        nonlocal read
+        for _ in range(10):
+            read += 1
+            yield b" "
+
+    async def test(server):
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            headers = {"x-api-key": "a", "content-type": "application/json"}
+            reply = await server.client.post(path, content=body(), headers=headers)
+            assert reply.status_code == (503 if of_server else 429)
+            assert "retry-after" in reply.headers
+        assert read == 0
+
+    served(test, keys=KeyTable([KeyHolder(limited, ("a",))]), gate=gate)
+
+
+def test_a_tenant_s_debt_does_not_keep_others_out():
+    gate = TenantGate(10, clock=Clock())
+    gate.look(tenant(tokens_per_minute=10))
+    gate.enter(tenant(tokens_per_minute=10), 100)
+
+    gate.look(tenant("b", tokens_per_minute=10))
+    with pytest.raises(OverLimit, match="10 tokens a minute"):
+        gate.look(tenant(tokens_per_minute=10))
+
+
 def test_a_refused_request_counts_for_nothing():
     gate = TenantGate(10, clock=Clock())
     limited = tenant(max_running=1, max_queued=0, tokens_per_minute=100)

@@ -14,8 +14,13 @@ from octavo.server.settings import RequestBounds
 from octavo.server.sizes import check_sizes
 
 
-def bounded_route(bounds: RequestBounds) -> type[APIRoute]:
-    """Return a kind of route whose requests have bodies within bounds."""
+def bounded_route(
+    bounds: RequestBounds, *, first: Callable[[Request], None] | None = None
+) -> type[APIRoute]:
+    """Return a kind of route whose requests have bodies within bounds.
+
+    first: raises for a request whose body is not to be read at all.
+    """
 
     class BoundedRequest(Request):
         """Reads its body once, up to its bound."""
@@ -35,6 +40,8 @@ def bounded_route(bounds: RequestBounds) -> type[APIRoute]:
             handle = super().get_route_handler()
 
             async def bounded(request: Request) -> Response:
+                if first is not None:
+                    first(request)
                 return await handle(BoundedRequest(request.scope, request.receive))
 
             return bounded

@@ -26,6 +26,13 @@ class Place(Protocol):
 class Gate(Protocol):
     """Counts requests against the limits."""
 
+    def look(self, tenant: Tenant) -> None:
+        """Raise OverLimit for a request that would be refused whatever it asks for.
+
+        Its body is not read for nothing then.
+        """
+        ...
+
     def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> Place:
         """Let a request in.
 
@@ -44,6 +51,9 @@ class OpenGate:
     """Lets everybody through at once."""
 
     waiting = 0
+
+    def look(self, tenant: Tenant) -> None:
+        """Let everybody through."""
 
     def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> Place:
         """Let a request in."""

@@ -37,6 +37,12 @@ class Generation:
         self._kind = kind
         self._log = TextLog(parts.settings)
 
+    def look(self, request: Request) -> None:
+        """Raise OverLimit for a request that would be refused whatever its body holds."""
+        tenant = tenant_of(request, self.parts)
+        if tenant is not None:
+            self.parts.gate.look(tenant)
+
     async def counted(self, preparing: Coroutine[Any, Any, Answer]) -> Answer:
         """Let a request in by the doors; its answer, or the failure to prepare one, lets it out."""
         self.parts.doors.come_in()

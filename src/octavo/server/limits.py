@@ -49,6 +49,13 @@ class TenantGate:
         """Return by tenant how many answers are on, and how many wait."""
         return {name: (line.running, line.waiting) for name, line in self._lines.items()}
 
+    def look(self, tenant: Tenant) -> None:
+        """Raise OverLimit where the server is full or a tenant has no tokens; see `Gate.look`."""
+        self._check_room(1)
+        line = self._lines.get(tenant.name)
+        if line is not None:
+            _check_debt(tenant.name, line)
+
     def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> _Place:
         """Let a request in. Raises OverLimit; see `Gate.enter`."""
         line = self._lines.get(tenant.name)
@@ -68,21 +75,9 @@ class TenantGate:
 
     def _check(self, name: str, line: _Line, answers: int, order: _Order) -> None:
         """Raise OverLimit for a request that may not even wait."""
+        self._check_room(answers)
+        _check_debt(name, line)
         limits = line.limits
-        if self._inside and self._inside + answers > self._most:
-            raise OverLimit(
-                f"the server has {self._inside} answers to give, and takes {self._most} "
-                "(max_num_seqs + max_queued_requests): send it again later",
-                retry_after_s=self._retry_after_s,
-                of_server=True,
-            )
-        wait_s = line.wait_s()
-        if wait_s > 0:
-            raise OverLimit(
-                f"tenant {name!r} has used its {limits.tokens_per_minute} tokens a minute: send it "
-                f"again in {math.ceil(wait_s)} s",
-                retry_after_s=wait_s,
-            )
         if limits.max_queued is None or line.runs_at_once(answers, order):
             return
         if line.waiting + answers > limits.max_queued:
@@ -91,6 +86,15 @@ class TenantGate:
                 f"(max_running) and {line.waiting} waiting of {limits.max_queued} (max_queued): "
                 "send it again when one has ended",
                 retry_after_s=self._retry_after_s,
+            )
+
+    def _check_room(self, answers: int) -> None:
+        if self._inside and self._inside + answers > self._most:
+            raise OverLimit(
+                f"the server has {self._inside} answers to give, and takes {self._most} "
+                "(max_num_seqs + max_queued_requests): send it again later",
+                retry_after_s=self._retry_after_s,
+                of_server=True,
             )
 
 
@@ -157,6 +161,16 @@ class _Line:
                 self.running += place.answers
                 place.go_on()
             heapq.heappop(self.queue)
+
+
+def _check_debt(name: str, line: _Line) -> None:
+    wait_s = line.wait_s()
+    if wait_s > 0:
+        raise OverLimit(
+            f"tenant {name!r} has used its {line.limits.tokens_per_minute} tokens a minute: send "
+            f"it again in {math.ceil(wait_s)} s",
+            retry_after_s=wait_s,
+        )
 
 
 class _Place:

@@ -22,8 +22,9 @@ PATH = "/v1/chat/completions"
 
 def router(parts: Parts, prompter: Prompter) -> APIRouter:
     """Continue conversations."""
-    routes = APIRouter(tags=["generation"], route_class=bounded_route(parts.settings.bounds))
     generation = Generation(parts, prompter, PATH, "chatcmpl")
+    route = bounded_route(parts.settings.bounds, first=generation.look)
+    routes = APIRouter(tags=["generation"], route_class=route)
     names = TokenNames(parts.model.tokenizer)
 
     @routes.post(
