@@ -75,6 +75,27 @@ def test_a_tenant_s_key_opens_the_tenant_s_routes(headers):
     served(test, keys=KEYS)
 
 
+@pytest.mark.parametrize("admins", [[], ["the-admins"]])
+def test_no_tenant_of_several_reads_what_others_use(admins):
+    keys = KeyTable(
+        [KeyHolder(Tenant(name=name), (f"{name}s",)) for name in ("alice", "bob")], admins
+    )
+
+    async def test(server):
+        reply = await server.client.get("/metrics", headers=ALICE)
+        assert reply.status_code == 403
+        assert "--open-metrics" in reply.json()["error"]["message"]
+        assert (await server.get("/metrics")).status_code == 401
+        status = 200 if admins else 401
+        assert (await server.client.get("/metrics", headers=ADMIN)).status_code == status
+
+    async def test_open(server):
+        assert (await server.client.get("/metrics", headers=ALICE)).status_code == 200
+
+    served(test, keys=keys)
+    served(test_open, keys=keys, settings=ServerSettings(open_metrics=True))
+
+
 def test_only_an_administrator_s_key_opens_an_administrator_s_routes():
     async def test(server):
         for method, path in routes_of(server):

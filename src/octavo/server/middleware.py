@@ -22,6 +22,7 @@ from octavo.server.parts import Parts
 HEALTH_PATHS = frozenset(("/health", "/ping"))
 """They need no key, and are answered while the doors are closed."""
 METRICS_PATHS = frozenset(("/metrics",))
+"""They tell of all tenants, and no tenant of several may read them."""
 ADMIN_PATHS = frozenset(
     (
         "/reset_prefix_cache",
@@ -125,6 +126,12 @@ class Guard:
             return None if admin else _not_an_administrator(key, known=tenant is not None)
         if tenant is None and not (admin and path in METRICS_PATHS):
             return _no_key(key)
+        if path in METRICS_PATHS and not admin and len(keys.tenants) > 1:
+            return ApiError(
+                403,
+                "this route tells of all tenants: it needs an administrator's key "
+                "(--admin-api-key), or a server that shows it to everybody (--open-metrics)",
+            )
         if self._parts.doors.draining and path not in METRICS_PATHS:
             wait_s = self._parts.settings.retry_after_s
             return as_api_error(
