@@ -24,6 +24,7 @@ BOUNDS = RequestBounds(
     max_stop_chars=5,
     max_logit_bias=3,
     max_logprobs=2,
+    max_prompt_logprobs=60,
     max_messages=3,
     max_template_chars=10,
     max_token_ids=50,
@@ -75,6 +76,26 @@ def test_prompts_times_n_have_a_bound_of_their_own(tiny_tokenizer):
         assert reply.status_code == 400
         assert "9" in reply.json()["error"]["message"] or "3 prompts" in reply.text
         assert reply.json()["error"]["param"] == "n"
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
+@pytest.mark.parametrize(
+    ("body", "most", "field"),
+    [
+        ({"prompt_logprobs": 1}, 30, "prompt_logprobs"),
+        ({"prompt_logprobs": 2}, 20, "prompt_logprobs"),
+        ({"prompt_logprobs": 0, "n": 3}, 20, "prompt_logprobs"),
+        ({"logprobs": 1, "echo": True}, 30, "logprobs"),
+    ],
+)
+def test_so_many_log_probabilities_are_told_of_all_prompts(tiny_tokenizer, body, most, field):
+    async def test(server):
+        for tokens, status in ((most, 200), (most + 1, 400)):
+            prompts = [[1] * 10, [1] * (tokens - 10)]
+            reply = await server.post(COMPLETIONS, prompt=prompts, max_tokens=1, **body)
+            assert reply.status_code == status, reply.text
+        assert reply.json()["error"]["param"] == field
 
     served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
 

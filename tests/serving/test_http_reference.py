@@ -45,6 +45,7 @@ def test_bounds_are_those_of_a_server():
         f"| `stop` | {bounds.max_stop} texts of {bounds.max_stop_chars:,} characters |",
         f"`bad_words` | {bounds.max_logit_bias:,} entries |",
         f"`prompt_logprobs` | {bounds.max_logprobs} |",
+        f"for each answer | {bounds.max_prompt_logprobs:,} |",
         f"| `messages` | {bounds.max_messages:,} |",
         f"| parts in all messages | {bounds.max_messages:,} |",
         f"| `chat_template_kwargs` | {bounds.max_template_chars:,} characters, names and values |",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from tiny_served import HELLO, events, real, tiny_llm
 
 from octavo import SamplingParams
+from octavo.server.logprobs import TokenNames
 from octavo.testing.near_server import served
 
 TEXT = "hello the world"
@@ -134,6 +137,45 @@ def test_tokens_may_be_named_by_their_ids(tiny_gguf, expected):
         assert [list(one) for one in told["top_logprobs"]] == [[name] for name in told["tokens"]]
 
     served(test, **real(tiny_llm(tiny_gguf)))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_many_are_written_beside_the_event_loop(tiny_gguf, monkeypatch, path, stream):
+    threads = set[threading.Thread]()
+    real_text = TokenNames.text
+
+    def text(names, token, **options):
+        threads.add(threading.current_thread())
+        return real_text(names, token, **options)
+
+    monkeypatch.setattr(TokenNames, "text", text)
+
+    async def test(server):
+        for words, beside in ((2, False), (210, True)):
+            threads.clear()
+            long = "hello " * words
+            about = {"messages": [{"role": "user", "content": long}]}
+            reply = await server.post(
+                path,
+                **({"prompt": long} if path == "/v1/completions" else about),
+                max_tokens=1,
+                prompt_logprobs=1,
+                stream=stream,
+            )
+            assert reply.status_code == 200, reply.text
+            (told,) = [one for one in told_of_prompts(reply, stream=stream) if one]
+            assert len(told) > words
+            assert (threading.current_thread() not in threads) == beside
+
+    served(test, **real(tiny_llm(tiny_gguf)))
+
+
+def told_of_prompts(reply, *, stream):
+    """Return the log-probabilities of the prompt wherever the two routes write them."""
+    for part in events(reply.text) if stream else [reply.json()]:
+        yield part.get("prompt_logprobs")
+        yield from (choice.get("prompt_logprobs") for choice in part["choices"])
 
 
 def test_no_more_of_them_are_told_than_the_server_allows(tiny_gguf):

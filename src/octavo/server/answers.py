@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from fastapi import Response
@@ -25,6 +25,11 @@ from octavo.server.failures import ApiError, as_api_error
 from octavo.server.gate import Place
 from octavo.server.parts import Parts
 from octavo.server.tenants import Tenant
+
+QUICK_SCORED = 200
+"""Tokens whose log-probabilities are written at once; more of them beside the event loop."""
+
+Written = TypeVar("Written")
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -212,7 +217,8 @@ class Answer(Response):
             choice.finish == "error" for ask in self._asks for choice in ask.choices
         ):
             raise failed
-        body = msgspec.json.encode(self._form.whole(self._asks, Usage.of(self._asks)))
+        scored = sum(ask.scored_tokens for ask in self._asks)
+        body = await _written(self._write_whole, scored)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
@@ -220,6 +226,9 @@ class Answer(Response):
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    def _write_whole(self) -> bytes:
+        return msgspec.json.encode(self._form.whole(self._asks, Usage.of(self._asks)))
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         headers, asked = dict(self._wanted.headers), self._wanted.max_tokens
@@ -237,7 +246,7 @@ class Answer(Response):
         while not self._gone:
             # What comes while something is being sent goes with the next piece.
             more = self._open
-            body = self._take()
+            body = await self._take()
             if body:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 self._sent_s = time.monotonic()
@@ -248,25 +257,33 @@ class Answer(Response):
         if not self._gone:
             await send({"type": "http.response.body", "body": self._ending()})
 
-    def _take(self) -> bytes:
+    async def _take(self) -> bytes:
         """Return all news as events; a comment, if nothing was said for too long."""
-        wanted, chunks = self._wanted, list[bytes]()
-        usage = Usage.of(self._asks) if wanted.usage_always and self._unsent else None
-        newest = 0.0
+        usage = Usage.of(self._asks) if self._wanted.usage_always and self._unsent else None
+        news: list[tuple[Choice, Piece]] = []
+        scored, newest = 0, 0.0
         while self._unsent:
             choice = self._unsent.popleft()
             choice.waits = False
             piece = choice.take()
             if piece:
+                news.append((choice, piece))
                 newest = max(newest, piece.applied_s)
-                chunk = self._form.chunk(self._of[choice.index], choice, piece, usage)
-                if chunk:
-                    chunks.append(chunk)
+                scored += len(piece.logprobs)
+                if piece.first:
+                    scored += len(self._of[choice.index].prompt_logprobs or ())
+        chunks = await _written(lambda: self._write_news(news, usage), scored)
         if chunks and self._parts.settings.tell_applied:
             chunks.append(sse.applied(newest))
         if not chunks and time.monotonic() - self._sent_s >= self._parts.settings.keep_alive_s:
             chunks.append(sse.KEEP_ALIVE)
         return b"".join(chunks)
+
+    def _write_news(self, news: list[tuple[Choice, Piece]], usage: Usage | None) -> list[bytes]:
+        written = [
+            self._form.chunk(self._of[choice.index], choice, piece, usage) for choice, piece in news
+        ]
+        return [chunk for chunk in written if chunk]
 
     def _watch_silence(self) -> None:
         """Ring when a comment is due, and again after that."""
@@ -294,3 +311,11 @@ class Answer(Response):
                 if choice.error is not None:
                     return ApiError(500, f"the answer ended in an error: {choice.error}")
         return None
+
+
+async def _written(write: Callable[[], Written], scored: int) -> Written:
+    """Return what is written. scored: tokens whose log-probabilities stand in it.
+
+    What it is made from must not change meanwhile.
+    """
+    return write() if scored <= QUICK_SCORED else await asyncio.to_thread(write)

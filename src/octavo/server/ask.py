@@ -105,6 +105,12 @@ class Ask:
         """Of all its answers."""
         return sum(choice.tokens for choice in self.choices)
 
+    @property
+    def scored_tokens(self) -> int:
+        """Tokens whose log-probabilities are told, those of the prompt with each answer."""
+        told = self.output_tokens if self.request.sampling.logprobs is not None else 0
+        return told + len(self.prompt_logprobs or ()) * len(self.choices)
+
     def submit(self, core: CoreClient, place: Place, meters: Meters, came_s: float) -> None:
         """Hand it to the engine. came_s: when its HTTP request came. Raises EngineGone."""
         core.submit(self.request, self)

@@ -21,6 +21,7 @@ from octavo.server.parts import Parts
 from octavo.server.prompting import Prompt, Prompter
 from octavo.server.routes.models import known_model
 from octavo.server.schemas.common import SamplingBody
+from octavo.server.settings import RequestBounds
 from octavo.server.text_log import TextLog
 
 NEVER = 2**63
@@ -90,6 +91,7 @@ class Generation:
                 f"{most} answers: send several requests",
                 param="n",
             )
+        _check_prompt_logprobs(body, prompts, params, self.parts.settings.bounds)
         priority = body.priority or 0
         salt = tenant.salt(body.cache_salt)
         requests = [
@@ -141,3 +143,21 @@ class Generation:
     def _tells_usage(self, body: SamplingBody) -> bool:
         options = body.stream_options
         return self.parts.settings.force_usage or bool(options and options.include_usage)
+
+
+def _check_prompt_logprobs(
+    body: SamplingBody, prompts: list[Prompt], params: SamplingParams, bounds: RequestBounds
+) -> None:
+    if params.prompt_logprobs is None:
+        return
+    tokens = sum(len(prompt.ids) for prompt in prompts)
+    told = tokens * (params.prompt_logprobs + 1) * params.choices
+    if told > bounds.max_prompt_logprobs:
+        # A completion that echoes asks for them by its logprobs.
+        name = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
+        raise ApiError(
+            400,
+            f"{name}: {told} of {tokens} prompt tokens, likely ones and all answers counted, are "
+            f"more than {bounds.max_prompt_logprobs}: ask for fewer, or send shorter prompts",
+            param=name,
+        )

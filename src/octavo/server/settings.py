@@ -34,6 +34,8 @@ class RequestBounds:
     """Tokens with a bias; also those that are allowed, stop an answer, or are banned."""
     max_logprobs: int = 20
     """Likely tokens told for each position."""
+    max_prompt_logprobs: int = 1 << 18
+    """Told of prompts: their tokens times their likely tokens and themselves times answers."""
     max_messages: int = 4096
     """Of a conversation, and parts in all of them."""
     max_template_chars: int = 1 << 16
