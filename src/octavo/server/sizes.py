@@ -24,8 +24,9 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
     _check_prompt(fields.get("prompt"), bounds)
     _check_messages(fields.get("messages"), bounds)
     name = "chat_template_kwargs"
-    if fields.get(name):
-        _check(name, _chars(fields[name]), bounds.max_template_chars, "characters and values")
+    most = bounds.max_template_chars
+    if _holds_more(fields.get(name), most):
+        raise ApiError(400, f"{name}: at most {most} characters, names and values", param=name)
 
 
 def _check_prompt(given: object, bounds: RequestBounds) -> None:
@@ -58,17 +59,20 @@ def _check(name: str, count: int, most: int, what: str) -> None:
         raise ApiError(400, f"{name}: at most {most} {what}, got {count}", param=name)
 
 
-def _chars(value: object) -> int:
-    """Count the characters of all texts in a JSON value, and one for each text and value."""
+def _holds_more(value: object, most: int) -> bool:
+    """Count the characters of all texts in a JSON value, and one for each text and value.
+
+    Stops as soon as they are more than so many.
+    """
     chars, unseen = 0, [value]
-    while unseen:
+    while unseen and chars + len(unseen) <= most:
         one = unseen.pop()
         if isinstance(one, dict):
             unseen += [*cast("Any", one), *cast("Any", one).values()]
         elif isinstance(one, list):
             unseen += cast("Any", one)
         chars += 1 + (len(one) if isinstance(one, str) else 0)
-    return chars
+    return chars + len(unseen) > most
 
 
 def _length(value: object) -> int:

@@ -38,12 +38,10 @@ class Strict(BaseModel):
         if not isinstance(given, Mapping):
             return given
         fields = cast("Mapping[str, object]", given)
-        unknown = next((name for name in fields if name not in cls.model_fields), None)
-        return {
-            name: value
-            for name, value in fields.items()
-            if name in cls.model_fields or name == unknown
-        }
+        known = cls.model_fields
+        kept = {name: fields[name] for name in known if name in fields}
+        unknown = next((name for name in fields if name not in known), None)
+        return kept if unknown is None else {**kept, unknown: fields[unknown]}
 
 
 class Body(BaseModel):
