@@ -7,6 +7,7 @@ it has not read is put together in its own answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,16 +16,19 @@ from typing import Protocol
 
 import msgspec
 from fastapi import Response
+from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from octavo.server import sse
 from octavo.server.ask import Ask
-from octavo.server.callers import mark_asked, note_tokens
+from octavo.server.callers import mark_asked, note_tokens, request_id_of
 from octavo.server.choice import Choice, Piece
 from octavo.server.failures import ApiError, as_api_error
 from octavo.server.gate import Place
 from octavo.server.parts import Parts
 from octavo.server.tenants import Tenant
+
+log = logging.getLogger("octavo.server")
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -105,12 +109,14 @@ class Answer(Response):
         """Once the engine has been asked."""
         self._asks = make(self._ring)
         self._of = {choice.index: ask for ask in self._asks for choice in ask.choices}
+        self._request_id = ""
         self._sent_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. Raises what the engine says before the first byte has been sent."""
         parts, wanted = self._parts, self._wanted
+        self._request_id = request_id_of(HTTPConnection(scope))
         listening = asyncio.create_task(self._listen(receive))
         try:
             place = parts.gate.enter(
@@ -292,5 +298,7 @@ class Answer(Response):
                 return as_api_error(ask.error, retry_after_s=self._parts.settings.retry_after_s)
             for choice in ask.choices:
                 if choice.error is not None:
-                    return ApiError(500, f"the answer ended in an error: {choice.error}")
+                    name = self._request_id
+                    log.error("an answer of request %s ended in an error: %s", name, choice.error)
+                    return ApiError(500, f"the answer ended in an error, request id {name}")
         return None
