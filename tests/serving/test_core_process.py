@@ -241,6 +241,19 @@ def test_a_pause_holds_in_the_process_that_follows():
     with_core(test)
 
 
+def test_a_pause_that_ends_while_there_is_no_engine_does_not_hold_in_the_next():
+    async def test(core):
+        await core.pause()
+        os.kill(core.pid, signal.SIGKILL)
+        await until(lambda: core.state is CoreState.RESTARTING)
+        with pytest.raises(EngineGone):
+            await core.resume()
+        await until(lambda: core.state is CoreState.READY)
+        await ask(core).ended.wait()
+
+    with_core(test)
+
+
 @pytest.mark.parametrize(
     ("refuses", "error", "words"),
     [

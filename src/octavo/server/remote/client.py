@@ -195,9 +195,9 @@ class ProcessCore:
         await self._calls.ask(self._ask, lambda call: Pause(call, abort), Count)
 
     async def resume(self) -> None:
-        """Go on."""
-        self._living()
+        """Go on; without an engine, the next one will. Raises EngineGone then."""
         self._paused = False
+        self._living()
         self.state = CoreState.READY
         await self._calls.ask(self._ask, Resume, Count)
 
