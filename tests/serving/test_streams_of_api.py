@@ -146,6 +146,30 @@ def test_requests_that_an_administrator_ends_say_so(options, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_tokens", [0, 5])
+def test_an_echo_that_ends_before_its_first_token_tells_its_tokens_alone(
+    options, stream, max_tokens
+):
+    async def test(server):
+        await server.core.pause()
+        body = {"prompt": "hello the world", "echo": True, "logprobs": 2, "stream": stream}
+        task = asyncio.create_task(server.post(PATH, **body, max_tokens=max_tokens))
+        while server.core.loop.queue_lengths == (0, 0):
+            await asyncio.sleep(0)
+        await server.core.pause(abort=True)
+        reply = await task
+        assert reply.status_code == 200
+        choice = (events(reply.text) if stream else [reply.json()])[0]["choices"][0]
+        assert choice["text"] == "hello the world"
+        assert choice["finish_reason"] == "abort"
+        told = choice["logprobs"]
+        assert "".join(told["tokens"]) == choice["text"]
+        assert set(told["token_logprobs"]) == set(told["top_logprobs"]) == {None}
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_what_goes_wrong_in_a_step_ends_the_answer_and_is_told_to_the_log(
     tiny_tokenizer, stream, caplog
 ):
