@@ -237,6 +237,20 @@ def test_what_became_of_each_prompt_is_told_to_the_meters(options):
     served(test, **options, meters=meters)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_refuses_counts_as_refused_and_not_as_ended(options, stream):
+    meters = Records()
+
+    async def test(server):
+        for body in ({"beam_width": 20}, {"beam_width": 20, "prompt": ["hello", "the"]}):
+            asked = {"prompt": "hello", "use_beam_search": True, "stream": stream, **body}
+            assert (await server.post(PATH, **asked)).status_code == 400
+        assert meters.refusals == [("default", 400)] * 2, "once for each HTTP request"
+        assert meters.records == []
+
+    served(test, **options, meters=meters)
+
+
 def test_how_often_a_request_had_to_begin_again_is_told(tiny_tokenizer):
     meters = Records()
 

@@ -132,13 +132,7 @@ class Answer(Response):
                 if not self._gone:
                     await (self._stream(send) if wanted.stream else self._whole(send))
             finally:
-                for ask in self._asks:
-                    ask.leave()
-                    if ask.submitted:
-                        record = ask.record(wanted.route)
-                        parts.meters.ended(record)
-                        if parts.traces is not None:
-                            parts.traces.ended(record)
+                self._tell_meters()
                 usage = Usage.of(self._asks)
                 note_tokens(scope, usage.prompt_tokens, usage.completion_tokens)
                 place.leave()
@@ -150,6 +144,19 @@ class Answer(Response):
             parts.doors.go_out()
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _tell_meters(self) -> None:
+        """End what has not ended, and tell what became of each prompt."""
+        parts, wanted = self._parts, self._wanted
+        for ask in self._asks:
+            ask.leave()
+            if ask.submitted and not ask.refused:
+                record = ask.record(wanted.route)
+                parts.meters.ended(record)
+                if parts.traces is not None:
+                    parts.traces.ended(record)
+        if any(ask.refused for ask in self._asks):
+            parts.meters.refused(wanted.tenant.name, 400)
 
     def _ring(self, choice: Choice | None = None) -> None:
         if choice is not None and not choice.waits:
