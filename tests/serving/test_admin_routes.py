@@ -59,6 +59,19 @@ def test_a_pause_keeps_requests_until_it_ends():
     with_admin(test)
 
 
+def test_a_pause_can_be_ended_while_there_is_no_engine():
+    async def test(server):
+        await server.post("/pause")
+        server.core.die()
+        reply = await server.post("/resume")
+        assert reply.status_code == 200
+        assert reply.json() == {"paused": False, "draining": False}
+        await server.core.revive()
+        assert not (await server.get("/is_paused")).json()["paused"]
+
+    with_admin(test)
+
+
 def test_a_pause_may_end_what_runs():
     async def test(server):
         heard = ask(server.core, max_tokens=300)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import msgspec
 import pytest
+import zmq
 
 from octavo.cli.core import build_core, core_spec
 from octavo.config import EngineConfig
@@ -22,6 +25,7 @@ from octavo.server.core import CoreClient, CoreState
 from octavo.server.remote.backoff import Backoff
 from octavo.server.remote.client import ProcessCore
 from octavo.testing.fake_runner import expected_output
+from octavo.testing.fake_server import children_of
 from octavo.testing.near_core import Heard
 from octavo.testing.served import FakeCore
 
@@ -241,6 +245,54 @@ def test_a_pause_holds_in_the_process_that_follows():
     with_core(test)
 
 
+def test_a_pause_that_ends_while_there_is_no_engine_does_not_hold_in_the_next():
+    async def test(core):
+        await core.pause()
+        os.kill(core.pid, signal.SIGKILL)
+        await until(lambda: core.state is CoreState.RESTARTING)
+        with pytest.raises(EngineGone):
+            await core.resume()
+        await until(lambda: core.state is CoreState.READY)
+        await ask(core).ended.wait()
+
+    with_core(test)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), zmq.ZMQError(errno.EMFILE)], ids=type
+)
+def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch, error):
+    async def test(core):
+        start, tried = threading.Thread.start, []
+
+        def fail(thread):
+            if thread.name.startswith("octavo-core") and len(tried) < 2:
+                tried.append(thread)
+                raise error
+            start(thread)
+
+        before = set(children_of(os.getpid()))
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        os.kill(core.pid, signal.SIGKILL)
+        await until(lambda: core.state is CoreState.READY and core.restarts == 3)
+        assert len(children_of(os.getpid())) <= len(before), "what was begun is gone"
+        await ask(core).ended.wait()
+
+    said = with_core(test)
+    assert sum(str(error) in line for line in said) == 2
+
+
+def test_a_start_that_fails_leaves_nothing_behind(monkeypatch):
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    before = set(children_of(os.getpid()))
+    with pytest.raises(RuntimeError, match="can't start"):
+        with_core(None)
+    assert set(children_of(os.getpid())) == before
+
+
 @pytest.mark.parametrize(
     ("refuses", "error", "words"),
     [
@@ -322,6 +374,12 @@ asyncio.run(run())
     while _alive(pid):
         assert time.monotonic() < deadline, "the engine outlives its server"
         time.sleep(0.05)
+
+
+def test_an_engine_whose_server_ended_before_it_looked_ends_too(tmp_path):
+    endpoint, nobody = f"ipc://{tmp_path}/0", "0"
+    line = [sys.executable, "-m", "octavo.engine.worker", endpoint, "normal", nobody]
+    assert subprocess.run(line, timeout=10, check=False).returncode == 0
 
 
 def _alive(pid):

@@ -265,6 +265,20 @@ def record(**changes):
     return RequestRecord(**(values | changes))
 
 
+def test_what_ended_before_its_first_step_has_computed_nothing():
+    async def test(rig):
+        rig.meters.ended(
+            record(finish="abort", cached_tokens=0, output_tokens=0, longest_output=0,
+                   queue_s=None, prefill_s=None, decode_s=None)
+        )  # fmt: skip
+        scrape = await rig.scrape()
+        assert scrape("vllm:request_success_total", finished_reason="abort") == 1
+        assert scrape("octavo_tenant_tokens_total", tenant="a", kind="computed") == 0
+        assert scrape("vllm:request_prefill_kv_computed_tokens_count") == 0
+
+    with_rig(test)
+
+
 def test_counts_of_requests_add_up_to_what_replies_said():
     async def test(rig):
         meters = rig.meters

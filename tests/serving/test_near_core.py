@@ -132,6 +132,21 @@ def test_a_paused_engine_takes_requests_and_answers_them_later():
     with_core(test)
 
 
+def test_a_pause_holds_in_the_engine_that_follows_until_it_is_ended():
+    async def test(core):
+        await core.pause()
+        core.die()
+        await core.revive()
+        assert core.state is CoreState.PAUSED
+        core.die()
+        with pytest.raises(EngineGone):
+            await core.resume()
+        await core.revive()
+        assert core.state is CoreState.READY
+
+    with_core(test)
+
+
 def test_a_pause_that_aborts_says_so_to_those_who_wait():
     async def test(core):
         heard = ask(core, max_tokens=200)

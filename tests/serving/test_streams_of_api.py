@@ -63,7 +63,7 @@ def test_a_stream_that_loses_its_engine_ends_in_an_error(options):
         assert reply.status_code == 200
         error = events(reply.text)[-1]["error"]
         assert error["code"] == "engine_gone"
-        assert "signal 9" in error["message"]
+        assert "engine" in error["message"]
 
     served(test, **options)
 
@@ -76,6 +76,19 @@ def test_an_answer_in_one_piece_that_loses_its_engine_is_a_503(options):
         assert reply.status_code == 503
         assert reply.json()["error"]["type"] == "overloaded_error"
         assert int(reply.headers["retry-after"]) >= 1
+
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_an_engine_said_last_is_not_for_clients(options, stream):
+    async def test(server):
+        task = await under_way(server, stream=stream)
+        server.core.die("the engine's process ended (status 1): KeyError: '/secret/path'")
+        for reply in (await task, await server.post(PATH, **LONG, stream=stream)):
+            assert "engine_gone" in reply.text
+            assert "status 1" not in reply.text
+            assert "secret" not in reply.text
 
     served(test, **options)
 
@@ -133,11 +146,36 @@ def test_requests_that_an_administrator_ends_say_so(options, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_token_that_cannot_be_chosen_ends_the_answer_in_an_error(tiny_tokenizer, stream):
-    def refuse(sample, position):
-        return "no token is left" if position > 6 else None
+@pytest.mark.parametrize("max_tokens", [0, 5])
+def test_an_echo_that_ends_before_its_first_token_tells_its_tokens_alone(
+    options, stream, max_tokens
+):
+    async def test(server):
+        await server.core.pause()
+        body = {"prompt": "hello the world", "echo": True, "logprobs": 2, "stream": stream}
+        task = asyncio.create_task(server.post(PATH, **body, max_tokens=max_tokens))
+        while server.core.loop.queue_lengths == (0, 0):
+            await asyncio.sleep(0)
+        await server.core.pause(abort=True)
+        reply = await task
+        assert reply.status_code == 200
+        choice = (events(reply.text) if stream else [reply.json()])[0]["choices"][0]
+        assert choice["text"] == "hello the world"
+        assert choice["finish_reason"] == "abort"
+        told = choice["logprobs"]
+        assert "".join(told["tokens"]) == choice["text"]
+        assert set(told["token_logprobs"]) == set(told["top_logprobs"]) == {None}
 
-    options = worded(tiny_tokenizer)
+    served(test, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_goes_wrong_in_a_step_ends_the_answer_and_is_told_to_the_log(
+    tiny_tokenizer, stream, caplog
+):
+    def refuse(sample, position):
+        return "KeyError: /secret/path" if position > 6 else None
+
     vocabulary = tiny_tokenizer.vocab_size
     runner = FakeRunner((4,), vocab_size=vocabulary, refusal=refuse)
     options = worded(tiny_tokenizer, runner=runner)
@@ -147,10 +185,14 @@ def test_a_token_that_cannot_be_chosen_ends_the_answer_in_an_error(tiny_tokenize
         if stream:
             told = events(reply.text)
             assert joined(told[:-1])
-            assert "no token is left" in told[-1]["error"]["message"]
+            error = told[-1]["error"]
         else:
             assert reply.status_code == 500
-            assert "no token is left" in reply.json()["error"]["message"]
+            error = reply.json()["error"]
+        assert "secret" not in reply.text
+        (said,) = [one for one in caplog.messages if "secret" in one]
+        request_id = error["message"].rpartition(" ")[2]
+        assert request_id in said, "the client can name what the log has"
 
     served(test, **options)
 
@@ -191,6 +233,20 @@ def test_what_became_of_each_prompt_is_told_to_the_meters(options):
         assert meters.refusals == []
         await server.post(PATH, prompt="hello", temperature=-1)
         assert meters.refusals == [("default", 400)]
+
+    served(test, **options, meters=meters)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_refuses_counts_as_refused_and_not_as_ended(options, stream):
+    meters = Records()
+
+    async def test(server):
+        for body in ({"beam_width": 20}, {"beam_width": 20, "prompt": ["hello", "the"]}):
+            asked = {"prompt": "hello", "use_beam_search": True, "stream": stream, **body}
+            assert (await server.post(PATH, **asked)).status_code == 400
+        assert meters.refusals == [("default", 400)] * 2, "once for each HTTP request"
+        assert meters.records == []
 
     served(test, **options, meters=meters)
 

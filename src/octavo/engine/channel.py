@@ -19,10 +19,11 @@ class SocketChannel:
     """A ZeroMQ PAIR socket to which the process that started this one connects.
 
     Its queues have no bound: who serves reads at once, and each request bounds its own news.
+    parent: the id of that process, which may have ended before this one could ask for it.
     """
 
-    def __init__(self, endpoint: str) -> None:
-        self._parent = os.getppid()
+    def __init__(self, endpoint: str, parent: int) -> None:
+        self._parent = parent
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.setsockopt(zmq.SNDHWM, 0)

@@ -1,7 +1,7 @@
-"""The process of an engine, started as python -m octavo.engine.worker ENDPOINT SCHEDULING.
+"""The process of an engine: python -m octavo.engine.worker ENDPOINT SCHEDULING PARENT.
 
 It is told over the socket at ENDPOINT how to build its engine, and serves it there until it is told
-to stop or the process that started it is gone. SCHEDULING: batch or normal.
+to stop or the process that started it, whose id is PARENT, is gone. SCHEDULING: batch or normal.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Factory: TypeAlias = Callable[[bytes, Callable[[str], None]], tuple[Loop, CoreFa
 BATCH = "batch"
 
 
-def main(endpoint: str, scheduling: str) -> int:
+def main(endpoint: str, scheduling: str, parent: str) -> int:
     """Serve one engine; returns the exit status."""
     gc.set_threshold(100_000, 50, 100)  # as in `octavo.cli.main`
-    channel = SocketChannel(endpoint)
+    channel = SocketChannel(endpoint, int(parent))
     # After the socket's own thread has been made, before those that compute: what waits for news
     # goes ahead of them, also where they take every core.
     if scheduling == BATCH and hasattr(os, "sched_setscheduler"):

@@ -7,6 +7,7 @@ it has not read is put together in its own answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,16 +16,19 @@ from typing import Protocol, TypeVar
 
 import msgspec
 from fastapi import Response
+from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from octavo.server import sse
 from octavo.server.ask import Ask
-from octavo.server.callers import mark_asked, note_tokens
+from octavo.server.callers import mark_asked, note_tokens, request_id_of
 from octavo.server.choice import Choice, Piece
 from octavo.server.failures import ApiError, as_api_error
 from octavo.server.gate import Place
 from octavo.server.parts import Parts
 from octavo.server.tenants import Tenant
+
+log = logging.getLogger("octavo.server")
 
 QUICK_SCORED = 200
 """Tokens whose log-probabilities are written at once; more of them beside the event loop."""
@@ -110,12 +114,14 @@ class Answer(Response):
         """Once the engine has been asked."""
         self._asks = make(self._ring)
         self._of = {choice.index: ask for ask in self._asks for choice in ask.choices}
+        self._request_id = ""
         self._sent_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. Raises what the engine says before the first byte has been sent."""
         parts, wanted = self._parts, self._wanted
+        self._request_id = request_id_of(HTTPConnection(scope))
         listening = asyncio.create_task(self._listen(receive))
         try:
             place = parts.gate.enter(
@@ -131,13 +137,7 @@ class Answer(Response):
                 if not self._gone:
                     await (self._stream(send) if wanted.stream else self._whole(send))
             finally:
-                for ask in self._asks:
-                    ask.leave()
-                    if ask.submitted:
-                        record = ask.record(wanted.route)
-                        parts.meters.ended(record)
-                        if parts.traces is not None:
-                            parts.traces.ended(record)
+                self._tell_meters()
                 usage = Usage.of(self._asks)
                 note_tokens(scope, usage.prompt_tokens, usage.completion_tokens)
                 place.leave()
@@ -149,6 +149,19 @@ class Answer(Response):
             parts.doors.go_out()
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _tell_meters(self) -> None:
+        """End what has not ended, and tell what became of each prompt."""
+        parts, wanted = self._parts, self._wanted
+        for ask in self._asks:
+            ask.leave()
+            if ask.submitted and not ask.refused:
+                record = ask.record(wanted.route)
+                parts.meters.ended(record)
+                if parts.traces is not None:
+                    parts.traces.ended(record)
+        if any(ask.refused for ask in self._asks):
+            parts.meters.refused(wanted.tenant.name, 400)
 
     def _ring(self, choice: Choice | None = None) -> None:
         if choice is not None and not choice.waits:
@@ -309,7 +322,9 @@ class Answer(Response):
                 return as_api_error(ask.error, retry_after_s=self._parts.settings.retry_after_s)
             for choice in ask.choices:
                 if choice.error is not None:
-                    return ApiError(500, f"the answer ended in an error: {choice.error}")
+                    name = self._request_id
+                    log.error("an answer of request %s ended in an error: %s", name, choice.error)
+                    return ApiError(500, f"the answer ended in an error, request id {name}")
         return None
 
 

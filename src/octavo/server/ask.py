@@ -96,6 +96,11 @@ class Ask:
         return self._core is not None
 
     @property
+    def refused(self) -> bool:
+        """True if the engine did not take it."""
+        return isinstance(self.error, RequestError)
+
+    @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were in memory."""
         return self.choices[0].cached_tokens or 0

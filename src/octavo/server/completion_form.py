@@ -87,8 +87,10 @@ class CompletionForm:
             self._names, by_id=self._by_id, offset=self._offsets.get(choice.index, 0)
         )
         if piece.first and self._echo:
-            told.add(ask.prompt.ids[:1], [None])
-            told.add(ask.prompt.ids[1:], ask.prompt_logprobs or [])
+            ids = ask.prompt.ids
+            told.add(ids[:1], [None])
+            # What ended before its first token knows nothing of the prompt's.
+            told.add(ids[1:], ask.prompt_logprobs or [None] * (len(ids) - 1))
         told.add(piece.tokens, piece.logprobs)
         self._offsets[choice.index] = told.offset
         return told.json

@@ -120,9 +120,12 @@ class CoreClient(Protocol):
         ...
 
     async def pause(self, *, abort: bool = False) -> None:
-        """Plan no steps until `resume`. abort: end all requests that are there."""
+        """Plan no steps until `resume`, nor in an engine that follows this one.
+
+        abort: end all requests that are there.
+        """
         ...
 
     async def resume(self) -> None:
-        """Go on."""
+        """Go on; without an engine, the next one will. Raises EngineGone then."""
         ...

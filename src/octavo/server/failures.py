@@ -18,6 +18,7 @@ from octavo.server.parts import Parts
 
 INVALID = "invalid_request_error"
 JSON = "application/json"
+ENGINE_GONE = "the engine has ended or is not ready yet: send it again later"
 
 _KINDS = {
     401: "authentication_error",
@@ -92,7 +93,8 @@ def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
             status = 503 if error.of_server else 429
             return ApiError(status, str(error), headers=_later(error.retry_after_s))
         case EngineGone():
-            return ApiError(503, str(error), code="engine_gone", headers=_later(retry_after_s))
+            # Its text may hold what the engine wrote last: that is for the log and administrators.
+            return ApiError(503, ENGINE_GONE, code="engine_gone", headers=_later(retry_after_s))
         case _:
             return ApiError(500, "internal error")
 

@@ -52,7 +52,7 @@ class Meters(Protocol):
         ...
 
     def refused(self, tenant: str, status: int) -> None:
-        """A request was answered with an error before it reached the engine."""
+        """A request was answered with an error before the engine took it."""
         ...
 
 

@@ -38,7 +38,7 @@ class NearCore:
         self._listeners = Listeners()
         self._fresh: set[str] = set()
         """Requests that have not begun."""
-        self._times = StepTimes()
+        self._paused = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.loop: Loop | None = None
@@ -61,7 +61,7 @@ class NearCore:
         self.loop, self._facts = self._build()
         self._times = StepTimes()
         self.loop.measure(self._times)
-        self.state = CoreState.READY
+        self.state = CoreState.PAUSED if self._paused else CoreState.READY
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, *, at_once: bool = False) -> None:
@@ -137,8 +137,9 @@ class NearCore:
         return self._living().unpin(name, tenant)
 
     async def pause(self, *, abort: bool = False) -> None:
-        """Plan no steps until `resume`."""
+        """Plan no steps until `resume`, nor in an engine that follows this one."""
         loop = self._living()
+        self._paused = True
         self.state = CoreState.PAUSED
         ended = loop.requests if abort else []
         for request_id in ended:
@@ -149,7 +150,8 @@ class NearCore:
         await asyncio.sleep(0)
 
     async def resume(self) -> None:
-        """Go on."""
+        """Go on; without an engine, the next one will. Raises EngineGone then."""
+        self._paused = False
         self._living()
         self.state = CoreState.READY
         self._wake.set()

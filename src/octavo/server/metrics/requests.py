@@ -19,7 +19,8 @@ _REFUSALS = {401: "key", 403: "key", 413: "body", 429: "limit", 503: "full"}
 class RequestMeters:
     """The `Meters` of a server. For use on one event loop.
 
-    Tokens are counted as their request ends, so that they add up to what replies said.
+    Tokens are counted as their request ends, so that they add up to what replies said; those of a
+    prompt that ended before its first step are not, since nobody computed them.
     """
 
     def __init__(self, settings: MetricsSettings | None = None) -> None:
@@ -52,14 +53,15 @@ class RequestMeters:
             self._next_token.add(seconds / count, count)
 
     def refused(self, tenant: str, status: int) -> None:
-        """A request was answered with an error before it reached the engine."""
+        """A request was answered with an error, before the engine took it."""
         self._refused.add(self._tenants.label(tenant), _REFUSALS.get(status, "bad_request"))
 
     def ended(self, record: RequestRecord) -> None:
         """A prompt is done with."""
         tenant = self._tenants.label(record.tenant)
         self._ended.add(record.finish)
-        computed = record.prompt_tokens - record.cached_tokens
+        begun = record.queue_s is not None
+        computed = record.prompt_tokens - record.cached_tokens if begun else 0
         for kind, tokens in (
             ("cached", record.cached_tokens),
             ("computed", computed),
@@ -67,7 +69,8 @@ class RequestMeters:
         ):
             self._tokens.add(tenant, kind, amount=tokens)
         self._prompt.add(record.prompt_tokens)
-        self._computed.add(computed)
+        if begun:
+            self._computed.add(computed)
         self._output.add(record.output_tokens)
         self._n.add(record.n)
         self._longest.add(record.longest_output)
@@ -105,7 +108,7 @@ class RequestMeters:
         )
         page.counters(
             "octavo_tenant_refused",
-            "Requests answered with an error before they reached the engine.",
+            "Requests answered with an error before the engine took them.",
             ("tenant", "reason"),
             self._refused,
         )

@@ -195,9 +195,9 @@ class ProcessCore:
         await self._calls.ask(self._ask, lambda call: Pause(call, abort), Count)
 
     async def resume(self) -> None:
-        """Go on."""
-        self._living()
+        """Go on; without an engine, the next one will. Raises EngineGone then."""
         self._paused = False
+        self._living()
         self.state = CoreState.READY
         await self._calls.ask(self._ask, Resume, Count)
 
@@ -242,8 +242,12 @@ class ProcessCore:
                 began_s = time.monotonic()
                 try:
                     await self._begin()
-                except (OctavoError, OSError) as error:
-                    words = str(error)
+                except Exception as error:
+                    # Whatever it is: without this task nobody would start another one, or say so.
+                    words = _words_of(error)
+                    if self._process is not None:
+                        self._process.kill()
+                        await self._bury(self._process)
                 else:
                     break
 
@@ -348,6 +352,13 @@ def _error_of(kind: str, message: str) -> OctavoError:
     if kind in _OURS:
         return getattr(errors, kind)(message)
     return EngineGone(f"the engine could not be built: {kind}: {message}")
+
+
+def _words_of(error: Exception) -> str:
+    """Return why a process could not be started."""
+    if isinstance(error, OctavoError):
+        return str(error)
+    return f"the engine's process could not be started: {type(error).__name__}: {error}"
 
 
 def _private_folder() -> Path:

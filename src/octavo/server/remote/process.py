@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import zmq
@@ -45,28 +46,37 @@ class CoreProcess:
     def start(
         self, spec: CoreSpec, scheduling: str, hear: Hear, say: Callable[[str], None]
     ) -> None:
-        """Start it. hear: told each report, say: each line of its stderr, on the event loop."""
+        """Start it. hear: told each report, say: each line of its stderr, on the event loop.
+
+        Raises what the system or ZeroMQ raises, and leaves nothing behind then.
+        """
         self._hear = hear
         self._say = say
         self._loop = asyncio.get_running_loop()
-        # -P: what happens to lie in the current folder is not imported. A session of its own:
-        # Ctrl-C in a terminal is meant for the process that serves.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "octavo.engine.worker", self._endpoint, scheduling],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._socket = self._context.socket(zmq.PAIR)
-        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
-            self._socket.setsockopt(option, 0)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 10)  # until it listens
-        self._socket.connect(self._endpoint)
-        self._loop.add_reader(self._socket.FD, self._read)
-        threading.Thread(target=self._listen, name="octavo-core-stderr", daemon=True).start()
-        threading.Thread(target=self._watch, name="octavo-core-end", daemon=True).start()
-        self.send(spec)
+        with ExitStack() as undo:
+            # -P: what happens to lie in the current folder is not imported. A session of its own:
+            # Ctrl-C in a terminal is meant for the process that serves.
+            worker = [sys.executable, "-P", "-m", "octavo.engine.worker"]
+            self._process = subprocess.Popen(
+                [*worker, self._endpoint, scheduling, str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            undo.callback(self._discard)
+            self._socket = self._context.socket(zmq.PAIR)
+            undo.callback(self.close)
+            for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+                self._socket.setsockopt(option, 0)
+            self._socket.setsockopt(zmq.RECONNECT_IVL, 10)  # until it listens
+            self._socket.connect(self._endpoint)
+            self._loop.add_reader(self._socket.FD, self._read)
+            self.send(spec)
+            threading.Thread(target=self._watch, name="octavo-core-end", daemon=True).start()
+            # The last, since it closes stderr itself.
+            threading.Thread(target=self._listen, name="octavo-core-stderr", daemon=True).start()
+            undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -110,6 +120,13 @@ class CoreProcess:
         self._socket.close(linger=0)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _discard(self) -> None:
+        """End a process to which nobody listens."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
 
     def _read(self) -> None:
         """Hear what has come. Woken at an edge: until there is nothing more, or once again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import msgspec
@@ -64,7 +65,7 @@ def _add_door_routes(routes: APIRouter, parts: Parts) -> None:
     @routes.post("/resume", summary="End a pause, or a drain")
     async def resume() -> Response:  # pyright: ignore[reportUnusedFunction] (a route)
         parts.doors.open()
-        if parts.core.state is CoreState.PAUSED:
+        with suppress(EngineGone):  # the next one is not paused
             await parts.core.resume()
         return json_response({"paused": False, "draining": parts.doors.draining})
 
