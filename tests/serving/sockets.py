@@ -10,6 +10,8 @@ import threading
 
 import uvicorn
 
+from octavo.server.http import BoundedHttp
+
 
 class _Server(uvicorn.Server):
     def capture_signals(self):
@@ -26,7 +28,7 @@ async def listening(app, *, send_buffer: int | None = None):
         sock.bind(("127.0.0.1", 0))
         sock.listen(128)
         config = uvicorn.Config(
-            app, http="httptools", ws="none", log_config=None, access_log=False, lifespan="off"
+            app, http=BoundedHttp, ws="none", log_config=None, access_log=False, lifespan="off"
         )
         server = _Server(config)
         task = asyncio.create_task(server.serve([sock]))
@@ -46,21 +48,31 @@ class Line:
         self.writer = writer
 
     @classmethod
-    async def post(cls, port: int, path: str, *, limit: int = 2**16, **body) -> Line:
-        """Send a request. limit: bytes that are read before they are asked for."""
+    async def post(
+        cls, port: int, path: str, *, limit: int = 2**16, keep: bool = False, **body
+    ) -> Line:
+        """Send a request. limit: bytes that are read before they are asked for.
+
+        keep: the connection is to stay.
+        """
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limit)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
-        data = json.dumps(body).encode()
+        line = cls(reader, writer)
+        await line.send(path, keep=keep, **body)
+        return line
+
+    async def send(self, path: str, *, keep: bool = False, **body) -> None:
+        """Send another request, which the connection must have been kept for."""
+        data, after = json.dumps(body).encode(), "keep-alive" if keep else "close"
         head = (
             f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(data)}\r\nConnection: {after}\r\n\r\n"
         )
-        writer.write(head.encode() + data)
-        await writer.drain()
-        return cls(reader, writer)
+        self.writer.write(head.encode() + data)
+        await self.writer.drain()
 
     async def piece(self) -> bytes:
         """Read what is there, or wait for it."""

@@ -52,6 +52,54 @@ def test_a_client_that_leaves_ends_its_request_within_two_steps(tiny_tokenizer, 
     served(test, **worded(tiny_tokenizer), step_s=0.02)
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_a_client_that_has_sent_its_next_request_and_leaves_ends_both(tiny_tokenizer, stream):
+    async def test(server):
+        async with listening(server.app) as port:
+            asked = {"prompt": "hello", "stream": stream, **LONG}
+            line = await Line.post(port, PATH, keep=True, **asked)
+            await running(server.core)
+            await line.send(PATH, keep=True, **asked)
+            await asyncio.sleep(0.05)
+            steps = server.core.loop.stats.steps
+            line.leave()
+            await idle(server.core)
+            assert server.core.loop.stats.steps - steps <= 2
+            while server.parts.doors.inside:
+                await asyncio.sleep(0.001)
+
+    served(test, **worded(tiny_tokenizer), step_s=0.02)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_a_request_sent_before_the_answer_to_another_is_not_taken(tiny_tokenizer, stream):
+    async def test(server):
+        async with listening(server.app) as port:
+            asked = {"prompt": "hello", "max_tokens": 20, "ignore_eos": True, "stream": stream}
+            line = await Line.post(port, PATH, keep=True, **asked)
+            await running(server.core)
+            await line.send(PATH, keep=True, **asked)
+            text = (await line.rest()).decode()
+            assert text.count("HTTP/1.1 200 OK") == 1
+            assert '"finish_reason":"length"' in text
+            assert server.core.loop.stats.steps < 30
+
+    served(test, **worded(tiny_tokenizer), step_s=0.005)
+
+
+def test_a_connection_that_is_kept_takes_request_after_request(tiny_tokenizer):
+    async def test(server):
+        async with listening(server.app) as port:
+            asked = {"prompt": "hello", "max_tokens": 2, "keep": True}
+            line = await Line.post(port, PATH, **asked)
+            for _ in range(3):
+                assert b"HTTP/1.1 200 OK" in await line.reader.readuntil(b"}}}")
+                await line.send(PATH, **asked)
+            line.leave()
+
+    served(test, **worded(tiny_tokenizer))
+
+
 def test_a_client_that_leaves_before_its_turn_gives_its_place_back(tiny_tokenizer):
     class Never(OpenGate):
         left = 0

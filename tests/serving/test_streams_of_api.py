@@ -7,8 +7,9 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from tiny_served import events, joined, worded
+from tiny_served import VOCABULARY, events, joined, worded
 
+from octavo.contract.batch import BANNED
 from octavo.errors import OverLimit
 from octavo.server.choice import Choice
 from octavo.server.gate import OpenGate
@@ -118,6 +119,18 @@ def test_what_the_engine_alone_can_refuse_is_refused_before_a_stream_begins(opti
         assert server.core.loop.queue_lengths == (0, 0)
 
     served(test, **options)
+
+
+def test_options_that_ban_every_token_are_named_to_whoever_sent_them(tiny_tokenizer):
+    why = f"{BANNED} for output token 3 by bad_words: allow more tokens or ban fewer"
+    runner = FakeRunner((4,), vocab_size=VOCABULARY, refusal=lambda *_: why)
+
+    async def test(server):
+        reply = await server.post(PATH, **LONG)
+        assert reply.status_code == 500
+        assert "by bad_words" in reply.json()["error"]["message"]
+
+    served(test, **worded(tiny_tokenizer, runner=runner))
 
 
 def test_one_prompt_that_is_refused_takes_the_others_with_it(options):

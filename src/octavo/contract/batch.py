@@ -153,6 +153,10 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     """Natural logarithms of their probabilities, with bias and penalties applied to these."""
 
 
+BANNED = "every token is banned"
+"""How the reason begins of whom its own options leave no token."""
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """What became of one step."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.contract.batch import Candidates, Sample, Sampled
+from octavo.contract.batch import BANNED, Candidates, Sample, Sampled
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import ModelError
 from octavo.runner.history import History
@@ -132,7 +132,7 @@ def nothing_left(one: Sample, position: int) -> Refused:
     }
     used = " and ".join(name for name, given in options.items() if given)
     return Refused(
-        f"every token is banned for output token {position - one.prompt_length + 1} by {used}: "
+        f"{BANNED} for output token {position - one.prompt_length + 1} by {used}: "
         "allow more tokens or ban fewer"
     )
 

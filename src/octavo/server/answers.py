@@ -19,6 +19,7 @@ from fastapi import Response
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from octavo.contract.batch import BANNED
 from octavo.server import sse
 from octavo.server.ask import Ask
 from octavo.server.callers import mark_asked, note_tokens, request_id_of
@@ -322,6 +323,8 @@ class Answer(Response):
                 return as_api_error(ask.error, retry_after_s=self._parts.settings.retry_after_s)
             for choice in ask.choices:
                 if choice.error is not None:
+                    if choice.error.startswith(BANNED):
+                        return ApiError(500, f"the answer ended in an error: {choice.error}")
                     name = self._request_id
                     log.error("an answer of request %s ended in an error: %s", name, choice.error)
                     return ApiError(500, f"the answer ended in an error, request id {name}")

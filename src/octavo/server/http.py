@@ -14,12 +14,19 @@ HEADERS_S = 30.0
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Refuses a request whose headers do not end, in bytes or in time."""
+    """Refuses a request whose headers do not end, in bytes or in time.
+
+    A request that comes before the one ahead of it has been answered is not taken, nor is anything
+    after it: the connection ends with that answer, and its client sends the rest again. Were it
+    queued, nothing could be read, and nobody would hear that the client has left.
+    """
 
     headers_s = HEADERS_S
     _head_bytes: int | None = 0
     """Of the request whose headers are awaited; None: of none."""
     _deadline: asyncio.TimerHandle | None = None
+    _deaf = False
+    """What comes is not looked at: the connection ends with the answer that is being given."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected."""
@@ -33,6 +40,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
+        if self._deaf:
+            return
         super().data_received(data)
         if self._head_bytes is None:
             self._stop_waiting()
@@ -45,13 +54,28 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._head_bytes = 0
+        if self.cycle and not self.cycle.response_complete:  # there is none before the first
+            self._deaf, self._head_bytes = True, None
+            self.cycle.keep_alive = False
+        else:
+            self._head_bytes = 0
         super().on_message_begin()  # pyright: ignore[reportUnknownMemberType] (it has no types)
 
     def on_headers_complete(self) -> None:
         """All headers have come."""
         self._head_bytes = None
-        super().on_headers_complete()
+        if not self._deaf:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body has come."""
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request has come."""
+        if not self._deaf:
+            super().on_message_complete()  # pyright: ignore[reportUnknownMemberType] (it has no types)
 
     def _wait(self) -> None:
         self._deadline = self.loop.call_later(
