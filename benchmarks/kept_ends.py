@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -43,14 +44,11 @@ def texts_of(source: Transcript | Trace) -> list[Text]:
     """Return the requests in the order of time."""
     if isinstance(source, Transcript):
         return [Text(tuple(one.prompt), tuple(one.answer[:-1])) for one in source.requests]
-    names: dict[BlockKey, int] = {}
     unused = count(1)
+    names: defaultdict[BlockKey, int] = defaultdict(lambda: next(unused))
     texts: list[Text] = []
     for one in source.requests:
         full, rest = divmod(one.prompt_tokens, source.block_size)
-        for key in one.keys[:full]:
-            if key not in names:
-                names[key] = next(unused)
         tokens = [token for key in one.keys[:full] for token in (names[key], 0)]
         texts.append(Text((*tokens, *((next(unused),) if rest else ())), ()))
     return texts
