@@ -31,6 +31,7 @@ PUBLIC_NAMES = [
     "RequestOutput",
     "Retention",
     "SamplingParams",
+    "StructuredOutputs",
     "__version__",
 ]
 

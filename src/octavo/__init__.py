@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from octavo.contract.hint import CacheHint
     from octavo.contract.retention import Retention
     from octavo.contract.sampling import SamplingParams
+    from octavo.contract.structured import StructuredOutputs
     from octavo.errors import (
         ConfigError,
         FetchError,
@@ -35,6 +36,7 @@ _HOMES = {
     "RequestOutput": "octavo.results",
     "Retention": "octavo.contract.retention",
     "SamplingParams": "octavo.contract.sampling",
+    "StructuredOutputs": "octavo.contract.structured",
     "OctavoError": "octavo.errors",
     "ConfigError": "octavo.errors",
     "RequestError": "octavo.errors",
@@ -55,6 +57,7 @@ __all__ = [
     "RequestOutput",
     "Retention",
     "SamplingParams",
+    "StructuredOutputs",
     "__version__",
 ]
 

@@ -31,7 +31,16 @@ class Sample(msgspec.Struct, frozen=True):
     @property
     def looks_back(self) -> bool:
         """True if the token depends on the text before it, logits apart."""
-        return self.params.penalizes or any(len(word) > 1 for word in self.bad_words)
+        return (
+            self.params.penalizes
+            or any(len(word) > 1 for word in self.bad_words)
+            or self.constrained
+        )
+
+    @property
+    def constrained(self) -> bool:
+        """True if a grammar says which tokens may come: it has to know the token before."""
+        return self.params.structured_outputs is not None
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from octavo.contract.numbers import is_number, is_whole, plain, shown
+from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 
 _WHOLE = ("n", "top_k", "min_tokens")
@@ -76,6 +77,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Only these tokens may be chosen; None: all."""
     bad_words: tuple[str, ...] = ()
     """Texts whose last token is banned where the tokens before it stand already."""
+    structured_outputs: StructuredOutputs | None = None
+    """The form that the answer must have."""
     seed: int | None = None
     """None: derived from the engine's seed and the number of the request."""
     stop: tuple[str, ...] = ()
@@ -127,6 +130,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check_penalties()
         self._check_bias()
         self._check_lists()
+        self._check_form()
         self._check_beams()
 
     def _settle(self, name: str, value: object) -> None:
@@ -248,6 +252,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 "name at least one, or leave the option out"
             )
 
+    def _check_form(self) -> None:
+        form = self.structured_outputs
+        if form is None:
+            return
+        if not isinstance(form, StructuredOutputs):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RequestError(f"structured_outputs must be StructuredOutputs, got {shown(form)}")
+        if self.ignore_eos:
+            raise RequestError(
+                "ignore_eos cannot be combined with structured_outputs: nothing may follow a "
+                "complete answer but its end; leave one of them out"
+            )
+
     def _check_beams(self) -> None:
         if not self.use_beam_search:
             self._refuse_beam_options()
@@ -316,7 +332,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def looks_back(self) -> bool:
         """True if the choice of a token depends on the text before it, logits apart."""
-        return self.penalizes or bool(self.bad_words)
+        return self.penalizes or bool(self.bad_words) or self.structured_outputs is not None
 
 
 def _tuple(name: str, value: Iterable[object] | None, what: str) -> tuple[object, ...]:

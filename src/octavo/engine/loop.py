@@ -11,6 +11,7 @@ from octavo.contract.batch import Batch, StepResult
 from octavo.contract.ids import SeqId
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
+from octavo.engine.grammars import Grammars, NoGrammars
 from octavo.engine.messages import BlockTimes, StepTimes
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
@@ -59,7 +60,8 @@ class Observer(Protocol):
 class Loop:
     """Steps a scheduler and a runner; requests in, updates out.
 
-    depth: steps in flight, 1 or 2. Not for use from several threads at once.
+    depth: steps in flight, 1 or 2. grammars: None: no answer can be held to a form. Not for use
+    from several threads at once.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Loop:
         runner: ModelRunner,
         *,
         depth: int = 1,
+        grammars: Grammars | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -76,6 +79,8 @@ class Loop:
         self._runner = runner
         self._depth = depth
         self._clock = clock
+        self.grammars: Grammars = NoGrammars() if grammars is None else grammars
+        """Whoever must not wait for a form to be compiled begins with it before `add`."""
         self._in_flight: deque[tuple[Batch, float]] = deque()
         """Steps, and what submitting each has taken."""
         self._backlog: list[Update] = []
@@ -104,8 +109,12 @@ class Loop:
     def add(self, request: Request) -> int:
         """Queue a request; returns its effective maximum of output tokens.
 
-        Raises RequestError, changing nothing, if it can never be served.
+        Waits until the form of its answer is compiled, if it has one. Raises RequestError, changing
+        nothing, if it can never be served.
         """
+        form = request.sampling.structured_outputs
+        if form is not None:
+            self.grammars.begin(form).result()
         effective = self._scheduler.add(request)
         for observer in self._observers:
             observer.begin(request)
@@ -211,6 +220,7 @@ class Loop:
     def close(self) -> None:
         """Stop the runner; requests that are not finished are lost."""
         self._runner.close()
+        self.grammars.close()
         for observer in self._observers:
             observer.close()
 
