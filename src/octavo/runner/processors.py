@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from octavo.contract.batch import Sample
 from octavo.runner.history import History
+from octavo.runner.masks import Mask, allowed_by
 
 Ids = NDArray[np.intp]
 Row = NDArray[np.float32] | NDArray[np.float64]
@@ -31,14 +32,19 @@ class Eligible:
     """Ascending; None: all tokens."""
 
 
-def process(row: Row, one: Sample, history: History | None, position: int) -> Eligible:
-    """Apply, in this order: allowed tokens, bad words, the ban of end tokens, bias, penalties.
+def process(
+    row: Row, one: Sample, history: History | None, position: int, mask: Mask | None = None
+) -> Eligible:
+    """Apply, in this order: grammar, allowed tokens, bad words, ban of end tokens, bias, penalties.
 
-    position: where the new token will stand. What is banned stays banned. Without any of these
-    options the row itself comes back.
+    position: where the new token will stand. mask: what the grammar of a constrained sample allows.
+    What is banned stays banned. Without any of these options the row itself comes back.
     """
     params = one.params
-    ids = _not_banned(len(row), one, history, position)
+    assert (mask is not None) == one.constrained, (
+        f"sequence {one.seq} at position {position}: a mask without a grammar, or none with one"
+    )
+    ids = _not_banned(len(row), one, history, position, mask)
     if params.logit_bias or params.penalizes:
         row = row.astype(np.float64)
         if params.logit_bias:
@@ -51,16 +57,20 @@ def process(row: Row, one: Sample, history: History | None, position: int) -> El
     return Eligible(row if ids is None else row[ids], ids)
 
 
-def _not_banned(size: int, one: Sample, history: History | None, position: int) -> Ids | None:
+def _not_banned(
+    size: int, one: Sample, history: History | None, position: int, mask: Mask | None
+) -> Ids | None:
     """Return the tokens that may be chosen, in ascending order; None: all."""
     allowed = one.params.allowed_token_ids
     banned = banned_tokens(size, one, history, position)
-    if allowed is None and not banned:
+    if allowed is None and mask is None and not banned:
         return None
     kept = np.full(size, allowed is None)
     if allowed is not None:
         kept[list(allowed)] = True
     kept[banned] = False
+    if mask is not None:
+        kept &= allowed_by(mask, size)
     return np.flatnonzero(kept)
 
 

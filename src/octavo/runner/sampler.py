@@ -23,6 +23,7 @@ from octavo.runner.logprobs import (
     most_likely,
     name_likely,
 )
+from octavo.runner.masks import Mask
 from octavo.runner.philox import uniforms
 from octavo.runner.processors import Eligible, process
 
@@ -47,28 +48,30 @@ def sample(
     samples: list[Sample],
     positions: list[int],
     histories: list[History | None] | None = None,
+    masks: list[Mask | None] | None = None,
 ) -> list[Answer]:
     """Choose one token for each row, or find its likeliest ones if the sample asks for candidates.
 
     logits: [rows, vocab]; positions: where each new token will stand in its text; histories:
-    the texts before, where a sample looks back. Log-probabilities are taken first; then come
-    `process`, then `choose`. A row's answer does not depend on the other rows. Raises ModelError
-    if a logit is not finite.
+    the texts before, where a sample looks back; masks: of samples that a grammar binds.
+    Log-probabilities are taken first; then come `process`, then `choose`. A row's answer does not
+    depend on the other rows. Raises ModelError if a logit is not finite.
     """
     texts: list[History | None] = [None] * len(samples) if histories is None else histories
     assert len(logits) == len(samples) == len(positions) == len(texts), (
         f"{len(logits)} rows of logits for {len(samples)} samples at {len(positions)} positions"
     )
+    allowed: list[Mask | None] = [None] * len(samples) if masks is None else masks
     draws = uniforms([one.seed for one in samples], positions)
     chosen: list[Answer] = []
-    for row, one, position, history, draw in zip(
-        logits, samples, positions, texts, draws, strict=True
+    for row, one, position, history, mask, draw in zip(
+        logits, samples, positions, texts, allowed, draws, strict=True
     ):
         check_finite(row, f"sequence {one.seq} at position {position}")
         if one.candidates:
-            chosen.append(find_candidates(row, one, history, position))
+            chosen.append(find_candidates(row, one, history, position, mask))
             continue
-        eligible = process(row, one, history, position)
+        eligible = process(row, one, history, position, mask)
         if len(eligible.row) == 0:
             chosen.append(nothing_left(one, position))
             continue
@@ -83,7 +86,12 @@ def edits_logits(one: Sample) -> bool:
     """Tell whether anything but the draw's options acts on the logits."""
     p = one.params
     return bool(
-        p.allowed_token_ids is not None or one.bad_words or one.ends or p.logit_bias or p.penalizes
+        p.allowed_token_ids is not None
+        or one.bad_words
+        or one.ends
+        or p.logit_bias
+        or p.penalizes
+        or one.constrained
     )
 
 
@@ -95,13 +103,15 @@ def wants_likeliest(one: Sample) -> bool:
     )
 
 
-def find_candidates(row: Row, one: Sample, history: History | None, position: int) -> Candidates:
+def find_candidates(
+    row: Row, one: Sample, history: History | None, position: int, mask: Mask | None = None
+) -> Candidates:
     """Find the likeliest tokens after a text, best first, ties by ascending id.
 
     Unlike in `sample`, `process` works on log-probabilities, which are never scaled again: what
     it adds to a token changes no other one. That is how transformers scores beams.
     """
-    eligible = process(log_probabilities(row), one, history, position)
+    eligible = process(log_probabilities(row), one, history, position, mask)
     places = most_likely(eligible.row, one.candidates)
     # Stable, so that equally likely tokens stay in the order of their ids.
     places = places[np.argsort(-eligible.row[places], kind="stable")]
@@ -126,6 +136,7 @@ def broken_row(broken: int, size: int, where: str) -> ModelError:
 def nothing_left(one: Sample, position: int) -> Refused:
     """Say which options have banned every token."""
     options = {
+        "structured_outputs": one.constrained,
         "allowed_token_ids": one.params.allowed_token_ids is not None,
         "bad_words": bool(one.bad_words),
         "min_tokens": bool(one.ends),
