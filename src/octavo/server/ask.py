@@ -16,6 +16,7 @@ from octavo.server.core import CoreClient
 from octavo.server.gate import Place
 from octavo.server.meters import Meters, RequestRecord
 from octavo.server.prompting import Prompt
+from octavo.text.parsing import AnswerParser
 from octavo.text.stops import StopTable
 from octavo.text.tokenizer import Tokenizer
 
@@ -34,6 +35,8 @@ class Telling:
     """Whole texts are kept for the log."""
     stops: StopTable | None = None
     """What ends them; made once, since it may be larger than the answers."""
+    parser: Callable[[], AnswerParser] | None = None
+    """Makes what reads reasoning and calls out of one answer; None: all of it is content."""
 
 
 class Ask:
@@ -62,6 +65,7 @@ class Ask:
                 AnswerText(tokenizer, params, telling.stops),
                 silent=telling.silent,
                 kept=telling.kept,
+                parser=None if telling.parser is None else telling.parser(),
             )
             for index in range(params.choices)
         ]

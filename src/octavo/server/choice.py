@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Update
 from octavo.engine.answer import AnswerText
+from octavo.text.parsing import AnswerParser, CallPiece, Parsed
 
 
 @dataclass(slots=True)
@@ -16,6 +17,9 @@ class Piece:
     first: bool = True
     """It is the answer's beginning."""
     text: str = ""
+    """Without reasoning and calls, where a parser reads them."""
+    reasoning: str = ""
+    calls: list[CallPiece] = field(default_factory=list[CallPiece])
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[Logprobs] = field(default_factory=list[Logprobs])
     """One for each of the tokens, if asked for."""
@@ -25,22 +29,30 @@ class Piece:
     """When the last step that it is from was applied."""
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.tokens or self.finish)
+        return bool(self.text or self.tokens or self.finish or self.reasoning or self.calls)
+
+    def add(self, parsed: Parsed) -> None:
+        """Append what has been read."""
+        self.text += parsed.content
+        self.reasoning += parsed.reasoning
+        self.calls += parsed.calls
 
 
 class Choice:
     """One of the answers to a prompt.
 
     index: among all answers of the HTTP request. silent: what is computed is not told. kept: its
-    whole text stands in `said`.
+    whole text stands in `said`, as the model wrote it. parser: reads reasoning and calls out of it.
     """
 
     __slots__ = (
         "_answer",
         "_kept",
+        "_parser",
         "_piece",
         "_silent",
         "cached_tokens",
+        "calls",
         "error",
         "finish",
         "index",
@@ -51,7 +63,13 @@ class Choice:
     )
 
     def __init__(
-        self, index: int, answer: AnswerText, *, silent: bool = False, kept: bool = False
+        self,
+        index: int,
+        answer: AnswerText,
+        *,
+        silent: bool = False,
+        kept: bool = False,
+        parser: AnswerParser | None = None,
     ) -> None:
         self.index = index
         self.tokens = 0
@@ -66,7 +84,10 @@ class Choice:
         """It stands in the list of those that have something to send."""
         self.said = ""
         """All of its text so far, if it is kept."""
+        self.calls = 0
+        """Of tools, so far."""
         self._kept = kept
+        self._parser = parser
         self._silent = silent
         self._answer = answer
         self._piece = Piece()
@@ -92,7 +113,7 @@ class Choice:
             self.cached_tokens = update.cached_tokens
         if not self._silent:
             self.tokens += len(update.tokens)
-            piece.text += text
+            self._say(text)
             piece.tokens += update.tokens
             piece.logprobs += update.logprobs
             if self._kept:
@@ -102,14 +123,32 @@ class Choice:
             if self._silent:
                 # As it would be after no token.
                 self.finish, reason = FinishReason.LENGTH.value, None
+            self._close()
             piece.finish, piece.stop_reason, self.error = self.finish, reason, update.error
         return stopped and finish is None
 
     def end(self, finish: str) -> None:
         """End it from outside."""
+        self._close()
         self.finish = self._piece.finish = finish
 
     def take(self) -> Piece:
         """Return what has come since the last time."""
         piece, self._piece = self._piece, Piece(first=False)
         return piece
+
+    def _say(self, text: str) -> None:
+        if self._parser is None:
+            self._piece.text += text
+        elif text:
+            self._take_in(self._parser.push(text))
+
+    def _close(self) -> None:
+        """Let go of what the parser has held back."""
+        if self._parser is not None:
+            self._take_in(self._parser.finish())
+            self._parser = None
+
+    def _take_in(self, parsed: Parsed) -> None:
+        self._piece.add(parsed)
+        self.calls += sum(1 for call in parsed.calls if call.name)
