@@ -18,8 +18,10 @@ from octavo.engine.messages import (
     Count,
     Counted,
     Finish,
+    ListPins,
     News,
     Pause,
+    PinsListed,
     Ready,
     Refused,
     ResetCache,
@@ -238,6 +240,12 @@ def test_cached_texts_are_forgotten_on_command():
 
     again = Script(ask(), idle=1).run()
     assert again.loop.usage().blocks_cached > 0
+
+
+def test_pins_are_told_on_command_and_a_tenant_that_there_is_not_has_none():
+    heard = Script(ask()).at(8, ListPins(1), ListPins(2, tenant="nobody")).run()
+
+    assert heard.of(PinsListed) == [PinsListed(1, ()), PinsListed(2, ())]
 
 
 def test_an_idle_engine_recomputes_every_count_once():

@@ -10,7 +10,7 @@ from octavo.contract.hint import CacheHint
 from octavo.contract.misses import Miss, MissReason
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update
-from octavo.contract.retention import Retention
+from octavo.contract.retention import PinFacts, Retention
 from octavo.contract.sampling import SamplingParams
 from octavo.contract.usage import Usage
 from octavo.engine.histogram import Histogram, ladder
@@ -27,8 +27,10 @@ from octavo.engine.messages import (
     Counted,
     Failed,
     Finish,
+    ListPins,
     News,
     Pause,
+    PinsListed,
     Ready,
     Refused,
     ResetCache,
@@ -90,6 +92,7 @@ COMMANDS = [
     Resume(2),
     ResetCache(3),
     Unpin(4, "rules"),
+    ListPins(4, "acme"),
     TakeSnapshot(5),
     Check(6),
     Stop(),
@@ -109,6 +112,7 @@ REPORTS = [
             waiting=0, num_blocks=2,
         ),
     ),
+    PinsListed(4, (PinFacts("acme", "rules", 3, 0, 12.5), PinFacts("acme", "x", 0, 1, None))),
     Checked(6, Checks(2, 1, 1, "block 0"), "block 0"),
 ]  # fmt: skip
 

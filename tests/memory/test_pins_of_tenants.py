@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.contract.retention import Retention, TenantShare
+from octavo.contract.retention import PinFacts, Retention, TenantShare
 from octavo.errors import RequestError
 from octavo.testing.desk import Desk
 
@@ -223,3 +223,41 @@ def test_taking_back_a_request_whose_pin_was_let_go_leaves_the_new_one_of_that_n
 
     assert desk.cache.unpin(None, "rules") == 3
     desk.cache.check()
+
+
+# ── what is told of pins ──────────────────────────────────────────────────────────────────
+
+
+def test_a_pin_is_told_by_its_name_its_blocks_and_what_is_left_of_its_time():
+    desk = desk_of(20, ("acme",), ("other",))
+    seq = desk.written([*RULES, 0], tenant="acme", retention=(Retention(pin="rules", ttl_s=60),))
+
+    (live,) = desk.cache.pins("acme")
+    desk.release(seq)
+    desk.cache.pass_time(20)
+    (left,) = desk.cache.pins("acme")
+
+    assert live == PinFacts("acme", "rules", 3, 1, None)
+    assert left == PinFacts("acme", "rules", 3, 0, 40)
+
+
+def test_pins_of_others_are_not_told():
+    desk = desk_of(20, ("acme",), ("other",))
+    serve(desk, RULES, tenant="acme", retention=PIN)
+
+    assert desk.cache.pins("other") == ()
+    assert [pin.tenant for pin in desk.cache.pins(None)] == ["acme"]
+
+
+def test_a_pin_whose_time_is_over_is_told_no_more():
+    desk = desk_of(20)
+    serve(desk, RULES, retention=(Retention(pin="rules", ttl_s=60),))
+
+    desk.cache.pass_time(61)
+
+    assert desk.cache.pins(None) == ()
+
+
+def test_pins_of_a_tenant_that_there_is_not_are_refused():
+    with pytest.raises(RequestError, match="nobody"):
+        desk_of(20).cache.pins("nobody")

@@ -76,6 +76,19 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
+class PinFacts(msgspec.Struct, frozen=True):
+    """One pin as it stands."""
+
+    tenant: str
+    name: str
+    blocks: int
+    """Texts of a block that it holds; what another pin holds too counts for both."""
+    requests: int
+    """Live ones that name it: it holds at least as long as they live."""
+    left_s: float | None
+    """Seconds until it ends; None: a request that names it lives."""
+
+
 def in_order(ranges: Iterable[Retention], prompt: int) -> list[tuple[int, int, Retention]]:
     """Return (start, end, what is asked) by position, for a prompt of so many tokens.
 

@@ -24,8 +24,10 @@ from octavo.engine.messages import (
     Count,
     Counted,
     Finish,
+    ListPins,
     News,
     Pause,
+    PinsListed,
     Ready,
     Refused,
     Report,
@@ -175,8 +177,8 @@ class Core:
                 self._channel.send(Count(call))
             case ResetCache(call=call):
                 self._channel.send(Count(call, self._loop.reset_prefix_cache()))
-            case Unpin(call=call, name=name, tenant=tenant):
-                self._channel.send(Count(call, self._unpin(name, tenant)))
+            case Unpin() | ListPins():
+                self._channel.send(self._about_pins(command))
             case Check(call=call):
                 error = self._check()
                 self._channel.send(Checked(call, self.checks, error))
@@ -197,11 +199,15 @@ class Core:
         self._fresh.add(request.id)
         self._channel.send(Accepted(request.id, most))
 
-    def _unpin(self, name: str | None, tenant: str | None) -> int:
+    def _about_pins(self, command: Unpin | ListPins) -> Count | PinsListed:
+        """Let go of pins, or tell of them; a tenant that there is not holds nothing."""
+        call, tenant = command.call, command.tenant
         try:
-            return self._loop.unpin(name, tenant)
+            if isinstance(command, ListPins):
+                return PinsListed(call, self._loop.pins(tenant))
+            return Count(call, self._loop.unpin(command.name, tenant))
         except RequestError:
-            return 0  # a tenant that there is not holds nothing
+            return PinsListed(call, ()) if isinstance(command, ListPins) else Count(call, 0)
 
     def _pause(self, *, abort: bool) -> int:
         """Plan no more steps; returns the requests that were ended."""

@@ -10,6 +10,7 @@ from typing import Protocol
 from octavo.contract.batch import Batch, StepResult
 from octavo.contract.ids import SeqId
 from octavo.contract.request import FinishReason, Request, Update
+from octavo.contract.retention import PinFacts
 from octavo.contract.usage import Usage
 from octavo.engine.grammars import Grammars, NoGrammars
 from octavo.engine.messages import BlockTimes, StepTimes
@@ -178,6 +179,10 @@ class Loop:
     def unpin(self, name: str | None = None, tenant: str | None = None) -> int:
         """Let go of pins, None: of any name or tenant; returns the blocks they held."""
         return self._scheduler.unpin(tenant, name)
+
+    def pins(self, tenant: str | None = None) -> tuple[PinFacts, ...]:
+        """Tell of a tenant's pins, None: of all. Raises RequestError for one that there is not."""
+        return self._scheduler.pins(tenant, self._clock())
 
     def check(self) -> None:
         """Recompute every count of the memory plane. Raises Corrupted."""

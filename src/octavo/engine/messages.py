@@ -12,6 +12,7 @@ import msgspec
 
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, Update
+from octavo.contract.retention import PinFacts
 from octavo.contract.usage import Usage
 from octavo.engine.histogram import Histogram, ladder
 from octavo.sched.stats import Stats
@@ -78,6 +79,13 @@ class Unpin(msgspec.Struct, frozen=True, tag=True):
     tenant: str | None = None
 
 
+class ListPins(msgspec.Struct, frozen=True, tag=True):
+    """Tell of a tenant's pins, None: of all."""
+
+    call: int
+    tenant: str | None = None
+
+
 class TakeSnapshot(msgspec.Struct, frozen=True, tag=True):
     """Report all counts as they are between two steps."""
 
@@ -103,6 +111,7 @@ Command: TypeAlias = (
     | Resume
     | ResetCache
     | Unpin
+    | ListPins
     | TakeSnapshot
     | Check
     | Stop
@@ -194,6 +203,13 @@ class Count(msgspec.Struct, frozen=True, tag=True):
     value: int = 0
 
 
+class PinsListed(msgspec.Struct, frozen=True, tag=True):
+    """Answers `ListPins`."""
+
+    call: int
+    pins: tuple[PinFacts, ...]
+
+
 class StepTimes(msgspec.Struct, frozen=True):
     """Where the time of steps goes, in seconds, and how many tokens each computes."""
 
@@ -265,7 +281,9 @@ class Checked(msgspec.Struct, frozen=True, tag=True):
     """What was wrong; empty: nothing."""
 
 
-Report: TypeAlias = Ready | Failed | Said | Accepted | Refused | News | Count | Counted | Checked
+Report: TypeAlias = (
+    Ready | Failed | Said | Accepted | Refused | News | Count | PinsListed | Counted | Checked
+)
 
 # ── frames ────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
 from octavo.contract.misses import Miss
 from octavo.contract.request import Request, Sequence
-from octavo.contract.retention import DEFAULT_TENANT
+from octavo.contract.retention import DEFAULT_TENANT, PinFacts
 from octavo.contract.usage import Usage
 from octavo.errors import Corrupted
 from octavo.memory.admission import Admission, Standing
@@ -160,6 +160,12 @@ class KVCacheManager:
         if tenant is not None:
             self._pool.shelves.shares.account(tenant)
         return self._pool.shelves.pins.let_go(tenant, name)
+
+    def pins(self, tenant: str | None) -> tuple[PinFacts, ...]:
+        """Tell of a tenant's pins, None: of all. Raises RequestError for one that there is not."""
+        if tenant is not None:
+            self._pool.shelves.shares.account(tenant)
+        return self._pool.shelves.pins.facts(tenant, self._retentions.now_s)
 
     # ── a sequence's blocks ───────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from octavo.contract.ids import BlockKey
+from octavo.contract.retention import PinFacts
 from octavo.errors import Corrupted, RequestError
 from octavo.memory.block import Block
 from octavo.memory.shares import Account
@@ -154,6 +155,20 @@ class Pins:
     def count(self, tenant: str | None = None, name: str | None = None) -> int:
         """Return how many texts pins hold, by tenant and name; one that two hold counts twice."""
         return sum(len(self._pins[one].labels) for one in self._named(tenant, name))
+
+    def facts(self, tenant: str | None, now_s: float) -> tuple[PinFacts, ...]:
+        """Tell of the pins of a tenant, None: of all, by tenant and name."""
+        return tuple(
+            PinFacts(
+                owner,
+                name,
+                len(pin.labels),
+                pin.users,
+                None if pin.users else max(0.0, pin.until_s - now_s),
+            )
+            for (owner, name), pin in sorted(self._pins.items(), key=lambda one: one[0])
+            if tenant in (None, owner)
+        )
 
     def pass_time(self, now_s: float) -> bool:
         """End the pins whose time is over; True if there were any."""

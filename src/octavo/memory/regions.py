@@ -8,7 +8,7 @@ from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
 from octavo.contract.misses import Miss
 from octavo.contract.request import Request, Sequence
-from octavo.contract.retention import DEFAULT_TENANT
+from octavo.contract.retention import DEFAULT_TENANT, PinFacts
 from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, RequestError
 from octavo.memory.admission import Standing
@@ -208,6 +208,11 @@ class RegionCache:
         if tenant not in (None, DEFAULT_TENANT):
             raise RequestError(f"tenant {tenant!r:.80} is not one of {DEFAULT_TENANT}")
         return 0
+
+    def pins(self, tenant: str | None) -> tuple[PinFacts, ...]:
+        """There are none. Raises RequestError for a tenant that there is not."""
+        self.unpin(tenant, None)
+        return ()
 
     def standing(self, seq: Sequence, hit: Hit | None = None) -> Standing:
         """There is one tenant, without shares."""

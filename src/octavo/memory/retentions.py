@@ -38,7 +38,8 @@ class Retentions:
         self._device = device
         self._shelves = device.pool.shelves
         self._pins = self._shelves.pins
-        self._now_s = 0.0
+        self.now_s = 0.0
+        """Seconds on the engine's clock; to be read only."""
         self._asked: dict[str, tuple[Keeps, list[_Pinned]]] = {}
         """By request: how its text is kept, and what it pins."""
         self._seen = False
@@ -83,7 +84,7 @@ class Retentions:
         """A request has ended: the time of its pins begins to run."""
         _, pinned = self._asked.pop(request_id, ((), ()))
         for one in pinned:
-            self._pins.leave(one.pin, self._now_s + one.ttl_s)
+            self._pins.leave(one.pin, self.now_s + one.ttl_s)
 
     def withdraw(self, request_id: str) -> None:
         """A request is to be as if it had never come: its pins are taken back."""
@@ -93,9 +94,9 @@ class Retentions:
 
     def pass_time(self, now_s: float) -> bool:
         """Let time pass; True if blocks have come back, since a pin has ended."""
-        self._now_s = max(self._now_s, now_s)
-        self._shelves.pass_time(self._now_s)
-        return self._pins.pass_time(self._now_s)
+        self.now_s = max(self.now_s, now_s)
+        self._shelves.pass_time(self.now_s)
+        return self._pins.pass_time(self.now_s)
 
     def apply_to(self, table: Table, request: Request) -> None:
         """Note in a new table how the request wants its text to be kept."""

@@ -9,7 +9,7 @@ from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
 from octavo.contract.misses import Miss
 from octavo.contract.request import Request, Sequence
-from octavo.contract.retention import DEFAULT_TENANT
+from octavo.contract.retention import DEFAULT_TENANT, PinFacts
 from octavo.contract.usage import Usage
 from octavo.memory.admission import Standing
 from octavo.memory.prefix import Hit
@@ -61,6 +61,10 @@ class Cache(Protocol):
 
     def unpin(self, tenant: str | None, name: str | None) -> int:
         """Let go of pins, None: of any tenant or name; returns the blocks they held."""
+        ...
+
+    def pins(self, tenant: str | None) -> tuple[PinFacts, ...]:
+        """Tell of a tenant's pins, None: of all. Raises RequestError for one that there is not."""
         ...
 
     def quota(self, waiting: int, running: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from octavo.contract.batch import Batch, StepResult
 from octavo.contract.ids import SeqId
 from octavo.contract.request import Phase, Request, Sequence, Update
+from octavo.contract.retention import PinFacts
 from octavo.errors import RequestError
 from octavo.memory.prefix import Hit
 from octavo.sched.cache import Cache
@@ -100,6 +101,12 @@ class Scheduler:
         """Let go of pins, None: of any tenant or name; returns the blocks they held."""
         self._roster.reconsider()
         return self._cache.unpin(tenant, name)
+
+    def pins(self, tenant: str | None, now_s: float) -> tuple[PinFacts, ...]:
+        """Tell of a tenant's pins, None: of all. now_s: seconds on the engine's clock."""
+        if self._cache.pass_time(now_s):
+            self._roster.reconsider()
+        return self._cache.pins(tenant)
 
     def clear_cache(self) -> int:
         """Forget cached texts that no sequence uses; returns the number of blocks."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from octavo.contract.request import Request, Update
+from octavo.contract.retention import PinFacts
 from octavo.engine.messages import Checked, CoreFacts, Snapshot
 from octavo.errors import EngineGone, RequestError
 
@@ -117,6 +118,10 @@ class CoreClient(Protocol):
 
     async def unpin(self, name: str | None = None, tenant: str | None = None) -> int:
         """Let go of pins, None: of any name or tenant; returns the blocks they held."""
+        ...
+
+    async def pins(self, tenant: str | None = None) -> tuple[PinFacts, ...]:
+        """Tell of a tenant's pins, None: of all."""
         ...
 
     async def pause(self, *, abort: bool = False) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update
-from octavo.contract.retention import TenantShare
+from octavo.contract.retention import PinFacts, TenantShare
 from octavo.engine.loop import Loop, ModelRunner
 from octavo.engine.messages import Begun, Checked, Checks, CoreFacts, News, Snapshot, StepTimes
 from octavo.errors import Corrupted, EngineGone, OctavoError, RequestError
@@ -135,6 +135,11 @@ class NearCore:
         """Let go of pins."""
         await asyncio.sleep(0)
         return self._living().unpin(name, tenant)
+
+    async def pins(self, tenant: str | None = None) -> tuple[PinFacts, ...]:
+        """Tell of pins."""
+        await asyncio.sleep(0)
+        return self._living().pins(tenant)
 
     async def pause(self, *, abort: bool = False) -> None:
         """Plan no steps until `resume`, nor in an engine that follows this one."""

@@ -8,12 +8,12 @@ from itertools import count
 from typing import TypeVar
 
 from octavo.contract.request import FinishReason, Request, Update
-from octavo.engine.messages import Checked, Command, Count, Counted, News
+from octavo.engine.messages import Checked, Command, Count, Counted, News, PinsListed
 from octavo.errors import EngineGone, RequestError
 from octavo.server.core import Listener
 
-Answer = Count | Counted | Checked
-_Kind = TypeVar("_Kind", Count, Counted, Checked)
+Answer = Count | PinsListed | Counted | Checked
+_Kind = TypeVar("_Kind", Count, PinsListed, Counted, Checked)
 
 
 class Calls:

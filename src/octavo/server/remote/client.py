@@ -14,6 +14,7 @@ import zmq
 
 from octavo import errors
 from octavo.contract.request import Request
+from octavo.contract.retention import PinFacts
 from octavo.engine.messages import (
     Abort,
     Accepted,
@@ -26,8 +27,10 @@ from octavo.engine.messages import (
     Counted,
     Failed,
     Finish,
+    ListPins,
     News,
     Pause,
+    PinsListed,
     Ready,
     Refused,
     Report,
@@ -187,6 +190,11 @@ class ProcessCore:
         answer = await self._calls.ask(self._ask, lambda call: Unpin(call, name, tenant), Count)
         return answer.value
 
+    async def pins(self, tenant: str | None = None) -> tuple[PinFacts, ...]:
+        """Tell of a tenant's pins, None: of all."""
+        answer = await self._calls.ask(self._ask, lambda call: ListPins(call, tenant), PinsListed)
+        return answer.pins
+
     async def pause(self, *, abort: bool = False) -> None:
         """Plan no steps until `resume`, nor in a process that follows this one."""
         self._living()
@@ -329,7 +337,7 @@ class ProcessCore:
                 self._listeners.accept(request_id, most)
             case Refused(request_id=request_id, message=message):
                 self._listeners.refuse(request_id, message)
-            case Count() | Counted() | Checked():
+            case Count() | PinsListed() | Counted() | Checked():
                 self._calls.take_in(report)
             case Said(text=text):
                 self._report(text)
