@@ -15,9 +15,10 @@ from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import RequestError
 from octavo.prompts import NO_TOKENIZER, RequestBuilder
+from octavo.server.chat_request import ChatRequest
 from octavo.server.failures import ApiError
 from octavo.server.parts import Parts
-from octavo.server.schemas.chat import ChatBody, Message
+from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.completions import CompletionBody
 from octavo.text.tokenizer import Tokenizer
 
@@ -73,51 +74,29 @@ class Prompter:
 
     async def chat(self, body: ChatBody) -> Prompt:
         """Return a conversation as a prompt. Raises ApiError or RequestError."""
-        text = await self.render(
-            body.messages,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=bool(body.continue_final_message),
-            variables=body.chat_template_kwargs,
-        )
+        chat = body.conversation()
+        text = await self.render(chat)
         ids = await self.encode(text, special=bool(body.add_special_tokens))
-        last = body.messages[-1]
-        prompt = Prompt(tuple(ids), text, opening=last.text if last.role == "assistant" else "")
+        last = chat.turns[-1]
+        prompt = Prompt(tuple(ids), text, opening=last.content if last.role == "assistant" else "")
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         return self._fitting(prompt, body.truncate_prompt_tokens, most)
 
-    async def render(
-        self,
-        messages: list[Message],
-        *,
-        add_generation_prompt: bool | None,
-        continue_final_message: bool,
-        variables: dict[str, Any] | None,
-    ) -> str:
+    async def render(self, chat: ChatRequest) -> str:
         """Return a conversation as a text. Raises ApiError or RequestError."""
-        if continue_final_message and add_generation_prompt:
-            raise ApiError(
-                400,
-                "continue_final_message: add_generation_prompt would end that message; leave one "
-                "out",
-                param="continue_final_message",
-            )
-        chars = sum(len(one.text) for one in messages)
-        self._check_chars(chars)
-        turns = [one.for_template() for one in messages]
-        generation = not continue_final_message and add_generation_prompt is not False
-        variables = {**self._parts.settings.chat_variables, **(variables or {})}
-        taken = {"messages", "add_generation_prompt"} & variables.keys()
-        if taken:
-            name = sorted(taken)[0]
-            raise ApiError(
-                400,
-                f"chat_template_kwargs: {name} is a field of its own",
-                param="chat_template_kwargs",
-            )
-        tokenizer = self.tokenizer
-
-        text = tokenizer.apply_chat_template(turns, add_generation_prompt=generation, **variables)
-        return _up_to(text, messages[-1].text) if continue_final_message else text
+        self._check_chars(chat.chars)
+        turns = [turn.for_template() for turn in chat.turns]
+        variables = {**self._parts.settings.chat_variables, **chat.variables}
+        for name, values in (
+            ("tools", [tool.for_template() for tool in chat.tools]),
+            ("documents", [dict(one) for one in chat.documents]),
+        ):
+            if values:
+                variables[name] = values
+        text = self.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=chat.generates, **variables
+        )
+        return _up_to(text, chat.turns[-1].content) if chat.continue_final_turn else text
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return a text as token ids. Raises RequestError."""

@@ -102,6 +102,10 @@ class ToolChoice(msgspec.Struct, frozen=True):
         return self.mode in ("required", "named")
 
 
+AUTOMATIC = ToolChoice()
+"""The model decides."""
+
+
 def in_stable_order(schema: object) -> object:
     """Return a JSON Schema with its keywords in one order; properties stay in the sender's.
 

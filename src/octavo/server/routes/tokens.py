@@ -27,13 +27,9 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         known_model(parts, body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "prompt: give either prompt or messages", param="prompt")
-        if body.messages is not None:
-            text = await prompter.render(
-                body.messages,
-                add_generation_prompt=body.add_generation_prompt,
-                continue_final_message=bool(body.continue_final_message),
-                variables=body.chat_template_kwargs,
-            )
+        chat = body.conversation()
+        if chat is not None:
+            text = await prompter.render(chat)
             special = bool(body.add_special_tokens)
         else:
             text, special = body.prompt or "", body.add_special_tokens is not False

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, model_validator
 
+from octavo.server.chat_request import ChatRequest
 from octavo.server.failures import ApiError
 from octavo.server.fields import NOT_IN_MESSAGES, asks_nothing
 from octavo.server.schemas.common import ONE_MISTAKE, SamplingBody, Strict, Whole, within
+from octavo.text.conversation import Turn
 
 
 class TextPart(Strict):
@@ -39,14 +41,10 @@ class Message(Strict):
                 raise ApiError(400, f"messages: {name}: {reason}; leave it out", param="messages")
         return {name: value for name, value in fields.items() if name not in NOT_IN_MESSAGES}
 
-    def for_template(self) -> dict[str, object]:
-        """Return it as templates read it."""
-        fields: dict[str, object] = {"role": self.role, "content": self.text}
+    def turn(self) -> Turn:
+        """Return it as every API has it."""
         reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
-        for name, value in (("name", self.name), ("reasoning", reasoning)):
-            if value is not None:
-                fields[name] = value
-        return fields
+        return Turn(role=self.role, content=self.text, name=self.name, reasoning=reasoning)
 
     @property
     def text(self) -> str:
@@ -70,3 +68,12 @@ class ChatBody(SamplingBody):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables of the model's template"
     )
+
+    def conversation(self) -> ChatRequest:
+        """Return what is to be continued. Raises ApiError."""
+        return ChatRequest(
+            turns=tuple(message.turn() for message in self.messages),
+            variables=self.chat_template_kwargs or {},
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_turn=bool(self.continue_final_message),
+        )

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from octavo.server.chat_request import ChatRequest
 from octavo.server.schemas.chat import Message
 from octavo.server.schemas.common import ONE_MISTAKE, Body, Whole
 
@@ -21,6 +22,17 @@ class TokenizeBody(Body):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
+
+    def conversation(self) -> ChatRequest | None:
+        """Return what is to be rendered, None: a text is. Raises ApiError."""
+        if self.messages is None:
+            return None
+        return ChatRequest(
+            turns=tuple(message.turn() for message in self.messages),
+            variables=self.chat_template_kwargs or {},
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_turn=bool(self.continue_final_message),
+        )
 
 
 class DetokenizeBody(Body):

@@ -1,0 +1,79 @@
+"""A conversation to be continued: the one value that the routes of every API make of their bodies.
+
+What is beside it (how tokens are chosen, who asks, how the answer is told) is not in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from octavo.server.cache_wishes import CacheMark
+from octavo.server.failures import ApiError
+from octavo.text.conversation import AUTOMATIC, Tool, ToolChoice, Turn
+
+OWN_VARIABLES = frozenset({"messages", "add_generation_prompt"})
+"""Of a template: what has a field of its own, and is no one else's to set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """What is rendered, and how its answer is read. Raises ApiError for what does not fit."""
+
+    turns: tuple[Turn, ...]
+    """At least one."""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = AUTOMATIC
+    parallel_calls: bool = True
+    """More than one call may stand in an answer."""
+    documents: tuple[Mapping[str, object], ...] = ()
+    """For templates that read them."""
+    variables: Mapping[str, object] = field(default_factory=dict[str, object])
+    """More of the template's variables."""
+    add_generation_prompt: bool | None = None
+    """None: unless the answer goes on with the last turn."""
+    continue_final_turn: bool = False
+    """The answer goes on with the last turn."""
+    marks: tuple[CacheMark, ...] = ()
+    """How parts of it are to be kept, from the beginning on."""
+
+    def __post_init__(self) -> None:
+        if self.continue_final_turn and self.add_generation_prompt:
+            raise ApiError(
+                400,
+                "continue_final_message: add_generation_prompt would end that message; leave one "
+                "out",
+                param="continue_final_message",
+            )
+        for name in sorted(OWN_VARIABLES & self.variables.keys()):
+            raise ApiError(
+                400,
+                f"chat_template_kwargs: {name} is a field of its own",
+                param="chat_template_kwargs",
+            )
+        choice = self.tool_choice
+        if choice.forces and not self.tools:
+            raise ApiError(
+                400, f"tool_choice: {choice.mode}, but there are no tools", param="tool_choice"
+            )
+        if choice.mode == "named" and choice.name not in {tool.name for tool in self.tools}:
+            raise ApiError(
+                400,
+                f"tool_choice: {choice.name!r:.80} is none of the tools",
+                param="tool_choice",
+            )
+
+    @property
+    def generates(self) -> bool:
+        """True if the template ends in the beginning of an answer."""
+        return not self.continue_final_turn and self.add_generation_prompt is not False
+
+    @property
+    def chars(self) -> int:
+        """Of all texts in it, about: what bounds the work before anything is rendered."""
+        return sum(
+            len(turn.content)
+            + len(turn.reasoning or "")
+            + sum(len(call.arguments) for call in turn.calls)
+            for turn in self.turns
+        )
