@@ -1,4 +1,4 @@
-"""A form that cannot be compiled refuses its request before anything of it is queued."""
+"""What an engine cannot do, a form or an embedding, it refuses before anything is queued."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from octavo.contract.pooling import Pooling
 from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
 from octavo.contract.structured import StructuredOutputs
@@ -18,6 +19,7 @@ from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_runner import FakeRunner
 from octavo.testing.near_core import fake_loop, make_cache
 
+MEAN = Pooling("mean")
 FORM = StructuredOutputs(regex="[0-9]+")
 
 
@@ -79,6 +81,28 @@ def test_what_cannot_be_compiled_leaves_nothing_in_the_queue():
         loop.add(asks(FORM))
 
     assert loop.requests == []
+
+
+def test_an_engine_without_embeddings_refuses_one_by_its_name():
+    loop = loop_with(Notes())
+
+    with pytest.raises(RequestError, match="pooling: this engine computes no embeddings"):
+        loop.add(Request(id="a", prompt=(1,), seed=0, sampling=SamplingParams(), pooling=MEAN))
+
+    assert not loop.busy
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"how": "cls"}, "'cls' is not one of mean, last"),
+        ({"how": "mean", "dimensions": 0}, "dimensions must be a whole number of at least 1"),
+        ({"how": "mean", "normalize": 1}, "normalize must be true or false, got 1"),
+    ],
+)
+def test_a_pooling_that_there_is_not_is_refused(options, message):
+    with pytest.raises(RequestError, match=message):
+        Pooling(**options)
 
 
 def test_a_loop_that_is_closed_closes_its_grammars():

@@ -9,9 +9,11 @@ from octavo.contract.batch import Logprobs
 from octavo.contract.hint import CacheHint
 from octavo.contract.misses import Miss, MissReason
 from octavo.contract.namespace import Namespace
+from octavo.contract.pooling import Pooling
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.retention import PinFacts, Retention
 from octavo.contract.sampling import SamplingParams
+from octavo.contract.structured import StructuredOutputs
 from octavo.contract.usage import Usage
 from octavo.engine.histogram import Histogram, ladder
 from octavo.engine.messages import (
@@ -52,7 +54,13 @@ REQUEST = Request(
     id="r7",
     prompt=(1, 2, 3),
     sampling=SamplingParams(
-        n=2, stop=["x"], logit_bias={1: 2.0}, allowed_token_ids=[1, 2], logprobs=3, seed=2**63
+        n=2,
+        stop=["x"],
+        logit_bias={1: 2.0},
+        allowed_token_ids=[1, 2],
+        logprobs=3,
+        seed=2**63,
+        structured_outputs=StructuredOutputs(json={"type": "null"}, after="</think>"),
     ),
     seed=2**64 - 1,
     namespace=Namespace(model="m", salt="alice"),
@@ -62,6 +70,7 @@ REQUEST = Request(
     eos_token_ids=frozenset({0, 2}),
     bad_words=((1, 2), (3,)),
     cache_hints=(CacheHint("closed", 2), CacheHint(0.5, source="alice")),
+    pooling=Pooling("mean", dimensions=64),
 )
 UPDATE = Update(
     "r7",

@@ -13,6 +13,7 @@ from octavo.contract.hint import CacheHint
 from octavo.contract.ids import BlockKey, SeqId, StepId
 from octavo.contract.misses import Miss
 from octavo.contract.namespace import Namespace
+from octavo.contract.pooling import Pooling
 from octavo.contract.retention import DEFAULT_TENANT, Retention
 from octavo.contract.sampling import SamplingParams
 
@@ -42,6 +43,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """For reservation rules that need it; None: the effective maximum."""
     cache_hints: tuple[CacheHint, ...] = ()
     """What is said of the further use of its KV, from the beginning of the text on."""
+    pooling: Pooling | None = None
+    """Set: the prompt is embedded, and no token follows it."""
 
 
 class Phase(Enum):

@@ -14,6 +14,7 @@ from octavo.contract.retention import PinFacts
 from octavo.contract.usage import Usage
 from octavo.engine.grammars import Grammars, NoGrammars
 from octavo.engine.messages import BlockTimes, StepTimes
+from octavo.errors import RequestError
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.stats import Stats
@@ -113,6 +114,8 @@ class Loop:
         Waits until the form of its answer is compiled, if it has one. Raises RequestError, changing
         nothing, if it can never be served.
         """
+        if request.pooling is not None:
+            raise RequestError("pooling: this engine computes no embeddings: leave it out")
         form = request.sampling.structured_outputs
         if form is not None:
             self.grammars.begin(form).result()

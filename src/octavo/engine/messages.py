@@ -139,6 +139,8 @@ class CoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str = ""
     backend: str = ""
     device: str = ""
+    pooling: str = ""
+    """How its model embeds prompts, as `Pooling.how` has it; empty: it has no embeddings."""
     settings: dict[str, Setting] = msgspec.field(default_factory=dict[str, Setting])
     """All settings that it was built with."""
 
