@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from octavo.errors import ModelError, RequestError
 from octavo.models.gguf import GGUFFile
+from octavo.text.grammars.backend import Vocabulary
 from octavo.text.tokenizer import Tokenizer
 from tiny_model import TEMPLATE, write_tiny_gguf
 
@@ -296,3 +297,21 @@ def test_other_threads_run_while_a_long_text_is_encoded(tiny_gguf):
     assert turns > 100
     with pytest.raises(RequestError, match="UTF-8"):
         tokenizer.encode_beside("\ud800")
+
+
+def test_its_definition_makes_the_same_tokenizer_whatever_file_it_came_from(tiny, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(tiny.definition(), encoding="utf-8")
+
+    again = Tokenizer.from_folder(tmp_path)
+
+    for text in TEXTS.values():
+        assert again.encode(text) == tiny.encode(text)
+
+
+def test_a_vocabulary_of_grammars_ends_where_the_model_scores_no_more(tiny):
+    (end,) = tiny.eos_token_ids
+
+    whole, short = (Vocabulary.of(tiny, size) for size in (tiny.vocab_size, end))
+
+    assert (whole.ends, whole.size) == ((end,), tiny.vocab_size)
+    assert short.ends == ()

@@ -133,6 +133,10 @@ class Tokenizer:
         """Number of tokens, added ones included; the model's matrix may have more rows."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    def definition(self) -> str:
+        """Return it as tokenizer.json would have it, whatever file it came from."""
+        return self._backend.to_str()
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text; special tokens written in it are read as such.
 

@@ -1,0 +1,1 @@
+"""Forms of answers as grammars over tokens: one file per library that makes them."""
