@@ -255,6 +255,15 @@ def test_an_urgent_request_that_is_paused_does_not_keep_others_of_its_tenant_fro
     assert running(driver) == ["urgent", "slow1"]
 
 
+def test_a_request_that_just_fits_into_its_tenants_maximum_is_taken():
+    driver = driver_of(20, ("a", 0.0, 0.25))
+
+    driver.add(request("r", "a", 1, 5))
+    driver.run()
+
+    assert driver.answers["r", 0].finish is FinishReason.LENGTH
+
+
 def test_a_request_that_can_never_fit_is_refused_at_once():
     driver = driver_of(20, ("a", 0.0, 0.25))
 
