@@ -192,8 +192,10 @@ def test_shares_as_json_and_as_a_mapping_are_one_setting():
         {"tenants": {"a": {}}},
         {"pin_limit": 0.2},
         {"eviction_policy": "lfu"},
+        {"scheduling_policy": "longest_prefix"},
+        {"scheduling_policy": {"name": "depth_first"}},
     ],
-    ids=["tenants", "pin_limit", "eviction_policy"],
+    ids=["tenants", "pin_limit", "eviction_policy", "longest_prefix", "depth_first"],
 )
 def test_contiguous_baselines_have_nothing_of_what_needs_shared_blocks(tiny_gguf, options):
     with pytest.raises(ConfigError, match=r"needs blocks that are shared, .* use on_demand"):

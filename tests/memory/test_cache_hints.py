@@ -6,8 +6,10 @@ from random import Random
 
 import pytest
 
+from octavo.build import EVICTION_POLICIES
 from octavo.contract.hint import CacheHint
 from octavo.memory.block import Block
+from octavo.memory.eviction import hears_hints
 from octavo.memory.policies.bonus import Bonus
 from octavo.memory.policies.cost import Cost
 from octavo.memory.policies.gittins import Gittins
@@ -191,6 +193,15 @@ def test_who_says_it_matters():
 
     assert told_apart > 0.9
     assert told_apart >= together
+
+
+@pytest.mark.parametrize("name", EVICTION_POLICIES)
+def test_a_policy_says_whether_it_listens(name):
+    assert hears_hints(EVICTION_POLICIES[name]()) == (name in ("bonus", "gittins", "cost"))
+
+
+def test_a_bonus_without_weight_for_hints_does_not_listen():
+    assert not hears_hints(Bonus(hints=0.0))
 
 
 def test_lru_does_not_listen():
