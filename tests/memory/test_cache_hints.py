@@ -173,6 +173,14 @@ def test_noise_costs_next_to_nothing(name):
     assert Traffic(LEARNING[name]()).run(noise(1)) > silent - 0.05
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", LEARNING)
+def test_noise_takes_nothing_from_a_cache_that_holds_all_that_returns(name, seed):
+    assert Traffic(LEARNING[name](), distance=30).run(lambda returns: None) == 1.0
+
+    assert Traffic(LEARNING[name](), distance=30).run(noise(seed)) > 0.99
+
+
 def test_a_probability_is_a_thing_said_like_any_other():
     assert Traffic(Bonus()).run(lambda returns: CacheHint(0.95 if returns else 0.05)) > 0.9
 
