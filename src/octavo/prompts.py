@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import SupportsIndex, TypeAlias, cast
 
 from octavo.cache_hints import Hint, check_hints, is_one_hint
@@ -33,17 +33,25 @@ NO_TOKENIZER = "this engine has no tokenizer, since its model is a shape without
 class RequestBuilder:
     """Numbers requests, tokenizes and checks them; the same engine seed gives the same seeds.
 
-    tokenizer: None: prompts are token ids.
+    tokenizer: None: prompts are token ids. unheard: called when a request says what comes next for
+    the first time, if nothing heeds it.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, *, vocab_size: int, namespace: Namespace, seed: int
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        namespace: Namespace,
+        seed: int,
+        unheard: Callable[[], None] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._namespace = namespace
         self._seed = seed
         self._requests = 0
+        self._unheard = unheard
         self._words: tuple[tuple[str, ...], tuple[tuple[int, ...], ...]] = ((), ())
         """The bad words that were read last, and their tokens: many prompts have the same."""
 
@@ -82,6 +90,9 @@ class RequestBuilder:
                 raise RequestError(f"{len(many)} prompts, but {len(values)} {what}: give one each")
         checked = [self._checked(*each) for each in zip(many, params, ranks, hints, strict=True)]
         after = [(_tenant(name), _ranges(one)) for name, one in zip(names, wishes, strict=True)]
+        if self._unheard is not None and any(hints for *_, hints in checked):
+            self._unheard()
+            self._unheard = None
         # Only now are numbers used up: a call that is refused changes no seed of a later one.
         return [self._request(*each, *kept) for each, kept in zip(checked, after, strict=True)]
 
