@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import time
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ NO_TOKENIZER = "this engine has no tokenizer, since its model is a shape without
 class RequestBuilder:
     """Numbers requests, tokenizes and checks them; the same engine seed gives the same seeds.
 
-    tokenizer: None: prompts are token ids.
+    tokenizer: None: prompts are token ids. Several threads may build at once.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class RequestBuilder:
         self._vocab_size = vocab_size
         self._namespace = namespace
         self._seed = seed
-        self._requests = 0
+        self._numbers = itertools.count()
         self._words: tuple[tuple[str, ...], tuple[tuple[int, ...], ...]] = ((), ())
         """The bad words that were read last, and their tokens: many prompts have the same."""
 
@@ -107,8 +108,7 @@ class RequestBuilder:
         tenant: str,
         retention: tuple[Retention, ...],
     ) -> tuple[Request, RequestOutput]:
-        number = self._requests
-        self._requests += 1
+        number = next(self._numbers)
         seed = choice_seed(self._seed, number) if params.seed is None else params.seed
         request = Request(
             id=f"request-{number}",
@@ -182,9 +182,10 @@ class RequestBuilder:
             )
 
     def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        if words != self._words[0]:
-            self._words = (words, self._tokens_of(words))
-        return self._words[1]
+        known = self._words
+        if words != known[0]:
+            known = self._words = (words, self._tokens_of(words))
+        return known[1]
 
     def _tokens_of(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return each word as tokens, as it stands at the start of a text and after a space.

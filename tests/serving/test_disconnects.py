@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 
 import pytest
 from sockets import Line, listening
 from tiny_served import HELLO, worded
 
 from octavo.server.gate import OpenGate
+from octavo.server.prompting import TOKENIZING
 from octavo.testing.near_server import served
 
 PATH = "/v1/completions"
@@ -127,6 +129,36 @@ def test_a_client_that_leaves_before_its_turn_gives_its_place_back(tiny_tokenize
             assert server.core.loop.stats.steps == 0
 
     served(test, **worded(tiny_tokenizer), gate=gate)
+
+
+def test_a_client_that_leaves_before_its_text_is_read_is_not_waited_for(
+    tiny_tokenizer, monkeypatch
+):
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    real = tiny_tokenizer.encode_beside
+
+    def encode(*args, **options):
+        begun.release()
+        go_on.wait(10)
+        return real(*args, **options)
+
+    async def test(server):
+        async with listening(server.app) as port:
+            lines = [await Line.post(port, PATH, prompt="hello " * 99, **LONG) for _ in range(4)]
+            for _ in range(TOKENIZING):
+                await asyncio.to_thread(begun.acquire)
+            for line in lines:
+                line.leave()
+            while server.parts.doors.inside:
+                await asyncio.sleep(0.001)
+            go_on.set()
+            reply = await server.post(PATH, prompt="hello " * 9, max_tokens=1)
+            assert reply.status_code == 200
+            assert not begun.acquire(blocking=False), "those behind them were not even begun"
+            assert server.core.loop.stats.steps <= 3
+
+    monkeypatch.setattr(tiny_tokenizer, "encode_beside", encode)
+    served(test, **worded(tiny_tokenizer))
 
 
 class Counted(OpenGate):

@@ -331,6 +331,13 @@ class Answer(Response):
         return None
 
 
+class Unheard(Response):
+    """The answer to a client that has left: none."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
+
+
 async def _written(write: Callable[[], Written], scored: int) -> Written:
     """Return what is written. scored: tokens whose log-probabilities stand in it.
 
