@@ -7,15 +7,15 @@ import contextlib
 
 import pytest
 
-from octavo.server.http import MOST_HEADER_BYTES, BoundedHttp
+from octavo.server.http import MOST_HEADER_BYTES
 from octavo.server.lifecycle import Ending, Place, serve
 from octavo.server.listen import listen
 from octavo.server.parts import Parts, ServedModel
-from octavo.server.settings import ServerSettings
+from octavo.server.settings import ConnectionTimes, ServerSettings
 from octavo.testing.near_core import NearCore, fake_loop
 
 
-def with_socket(test):
+def with_socket(test, **times):
     """Run a test with the port of a server that speaks HTTP in the same event loop."""
 
     async def run():
@@ -23,7 +23,7 @@ def with_socket(test):
         parts = Parts(
             core=core,
             model=ServedModel(names=("fake",), root="fake", tokenizer=None, created_s=0),
-            settings=ServerSettings(stats_every_s=0),
+            settings=ServerSettings(stats_every_s=0, times=ConnectionTimes(**times)),
         )
         place = Place(socket=listen("127.0.0.1", 0))
         ending, ready = Ending(), asyncio.Event()
@@ -91,7 +91,7 @@ def test_headers_of_a_usual_length_are_read():
 
 
 @pytest.mark.parametrize("piece", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\n"])
-def test_headers_that_do_not_come_are_not_waited_for(monkeypatch, piece):
+def test_headers_that_do_not_come_are_not_waited_for(piece):
     async def test(port):
         answer = await send(port, piece)
         assert answer.startswith(b"HTTP/1.1 400 ")
@@ -107,5 +107,49 @@ def test_headers_that_do_not_come_are_not_waited_for(monkeypatch, piece):
         assert b"took more" in await reader.read()
         writer.close()
 
-    monkeypatch.setattr(BoundedHttp, "headers_s", 0.1)
-    with_socket(test)
+    with_socket(test, header_s=0.1)
+
+
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 40\r\n\r\n"
+)
+
+
+def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for():
+    async def test(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD)
+        answer = asyncio.create_task(reader.read())
+        while not answer.done():
+            writer.write(b" ")
+            await asyncio.sleep(0.02)
+        assert (await answer).startswith(b"HTTP/1.1 408 ")
+        assert b"the body took more than 0.3 s (--body-timeout)" in await answer
+        writer.close()
+
+    with_socket(test, body_s=0.3)
+
+
+def test_a_body_to_which_nobody_listens_ends_too():
+    async def test(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD.replace(b"/v1/completions", b"/nowhere"))
+        with contextlib.suppress(ConnectionError):
+            assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
+        writer.close()
+
+    with_socket(test, body_s=0.2)
+
+
+def test_a_body_that_has_come_may_be_answered_later_than_that():
+    async def test(port):
+        body = b'{"prompt": [1, 2], "max_tokens": 200}'.ljust(40)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(HEAD + body)
+            assert (await reader.readuntil(b"}}}")).startswith(b"HTTP/1.1 200 ")
+            await asyncio.sleep(0.1)
+        writer.close()
+
+    with_socket(test, body_s=0.05)

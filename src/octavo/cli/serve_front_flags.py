@@ -112,6 +112,25 @@ FRONT: tuple[Flag, ...] = (
         help="Tokens of a request that are biased, allowed or banned.",
     ),
     Flag(
+        name="header-timeout",
+        kind=Kind.NUMBER,
+        default=30.0,
+        help="Seconds in which a request's headers must have come; 0: no limit.",
+    ),
+    Flag(
+        name="body-timeout",
+        kind=Kind.NUMBER,
+        default=60.0,
+        help="Seconds in which a request's whole body must have come after them; 0: no limit.",
+    ),
+    Flag(
+        name="send-timeout",
+        kind=Kind.NUMBER,
+        default=60.0,
+        help="Seconds after which a client that takes nothing of its answer is cut off; one that "
+        "is slow is not; 0: no limit.",
+    ),
+    Flag(
         name="drain-timeout",
         kind=Kind.NUMBER,
         default=30.0,

@@ -13,7 +13,8 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -22,6 +23,7 @@ from octavo.server.core import CoreClient
 from octavo.server.http import BoundedHttp
 from octavo.server.listen import BACKLOG, Tls
 from octavo.server.parts import Parts
+from octavo.server.settings import ConnectionTimes
 from octavo.server.stats_log import log_stats
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -106,7 +108,7 @@ async def serve(
     stats: asyncio.Task[None] | None = None
     try:
         parts = make_parts()
-        http = _Http(_app_of(parts), place)
+        http = _Http(_app_of(parts), place, parts.settings.times)
         serving = asyncio.create_task(http.serve(sockets=[place.socket]))
         if not await _unless(ending.asked, starting):
             return ending.status  # nothing was being answered yet
@@ -174,11 +176,11 @@ async def _unless(
 class _Http(uvicorn.Server):
     """A server that leaves signals to whoever runs it."""
 
-    def __init__(self, app: ASGIApp, place: Place) -> None:
+    def __init__(self, app: ASGIApp, place: Place, times: ConnectionTimes) -> None:
         tls = place.tls
         config = uvicorn.Config(
             app,
-            http=BoundedHttp,
+            http=cast("type[BoundedHttp]", partial(BoundedHttp, times=times)),
             ws="none",
             lifespan="off",
             log_config=None,
