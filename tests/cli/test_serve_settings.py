@@ -22,6 +22,7 @@ from octavo.cli.serve_settings import (
 from octavo.cli.serve_table import settle
 from octavo.errors import ConfigError
 from octavo.server.listen import address_of, is_local, listen, listen_at_path
+from octavo.server.remote.client import ProcessCore
 from octavo.server.tenants import SHARED
 
 
@@ -316,3 +317,26 @@ def test_sampling_options_that_cannot_be_are_refused_at_the_start(tmp_path, text
         generation_defaults("auto", tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
         generation_defaults(str(tmp_path / "nothing"), tmp_path)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["a file", "no room for a file"])
+def test_a_start_that_nobody_foresaw_to_fail_is_one_line_and_a_file(
+    monkeypatch, capsys, tmp_path, kept
+):
+    async def start(core):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ProcessCore, "start", start)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path if kept else tmp_path / "nowhere"))
+    shape = ["--load-format", "dummy", "--shape", "llama-3.1-8b", "--device", "cpu", "--port", "0"]
+
+    assert run(["serve", *shape, "--num-gpu-blocks-override", "10"]) == 1
+
+    told = [line for line in capsys.readouterr().err.splitlines() if "octavo: error" in line]
+    assert len(told) == 1
+    assert "RuntimeError: can't start new thread" in told[0]
+    files = list(tmp_path.glob("octavo-serve-*.log"))
+    assert len(files) == kept
+    if kept:
+        assert told[0].endswith(str(files[0]))
+        assert "Traceback" in files[0].read_text()

@@ -147,7 +147,8 @@ FRONT: tuple[Flag, ...] = (
         name="core-restart-limit",
         kind=Kind.COUNT,
         default=0,
-        help="An engine that ends is started again so often; 0: always.",
+        help="An engine that ends is started again so often, and then the server ends with status "
+        "1; 0: always.",
     ),
     Flag(
         name="core-scheduling",

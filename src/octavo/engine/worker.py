@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -52,8 +53,15 @@ def _serve(channel: SocketChannel) -> int:
     assert isinstance(spec, CoreSpec), f"the first command is how to build: {spec}"
     try:
         loop, facts = _factory(spec.factory)(spec.settings, lambda text: channel.send(Said(text)))
-        gc.collect()
-        gc.freeze()  # what is there now stays
+    except EngineGone:
+        raise
+    except Exception as error:
+        trace = "" if isinstance(error, OctavoError) else traceback.format_exc()
+        channel.send(Failed(type(error).__name__, str(error), trace))
+        return 1
+    gc.collect()
+    gc.freeze()  # what is there now stays
+    try:
         Core(loop, facts, channel).run()
     except EngineGone:
         raise

@@ -181,8 +181,12 @@ class Answer(Response):
 
     async def _listen(self, receive: Receive) -> None:
         """Wait for the client to leave, and end what it asked for at once."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except Exception:
+            # Nobody would hear it leave.
+            log.exception("the client of request %s cannot be heard: it is ended", self._request_id)
         self._gone = True
         for ask in self._asks:
             ask.leave()
