@@ -13,7 +13,6 @@ import msgspec
 
 from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
-from octavo.errors import RequestError
 from octavo.prompts import NO_TOKENIZER, RequestBuilder
 from octavo.server.failures import ApiError
 from octavo.server.parts import Parts
@@ -155,10 +154,14 @@ class Prompter:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's. Raises RequestError if it has none."""
+        """The model's. Raises ApiError if it has none."""
         tokenizer = self._parts.model.tokenizer
         if tokenizer is None:
-            raise RequestError(f"{NO_TOKENIZER}: give prompts to /v1/completions as token ids")
+            raise ApiError(
+                400,
+                f"{NO_TOKENIZER}: give prompts to /v1/completions as token ids",
+                code="no_tokenizer",
+            )
         return tokenizer
 
     async def requests(
