@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.cli.serve_flags import Flag, Kind, idle, only
+from octavo.engine.scheduling import CoreScheduling
 
 _CHATS = "tools, reasoning and templates of your own come with structured output"
 
@@ -153,8 +154,8 @@ FRONT: tuple[Flag, ...] = (
     Flag(
         name="core-scheduling",
         kind=Kind.TEXT,
-        default="batch",
-        choices=("batch", "normal"),
+        default=CoreScheduling.BATCH.value,
+        choices=tuple(word.value for word in CoreScheduling),
         help="batch: where all cores compute, what speaks HTTP goes ahead of the engine.",
     ),
     Flag(

@@ -40,6 +40,7 @@ from octavo.engine.messages import (
     TakeSnapshot,
     Unpin,
 )
+from octavo.engine.scheduling import CoreScheduling
 from octavo.errors import EngineGone, OctavoError
 from octavo.server.core import CoreState, Listener
 from octavo.server.remote.backoff import Backoff
@@ -52,8 +53,6 @@ _GRACE_S = 10.0
 _MISSED = 3
 """Times that an engine may be found silent before it is ended."""
 
-_SCHEDULINGS = ("batch", "normal")
-
 _STOPPING = "the server is stopping"
 
 _OURS = ("ConfigError", "ModelError", "FetchError")
@@ -65,8 +64,8 @@ class ProcessCore:
 
     report: told in words what the engine says, and each line of its stderr. timeout_s: an engine
     that has answered nothing for so long is ended and started again; 0: never. restart_limit: so
-    often it is started again; 0: always. scheduling: batch (what serves goes ahead of what
-    computes) or normal. Raises ConfigError for another one.
+    often it is started again; 0: always. scheduling: a word of `CoreScheduling`. Raises ConfigError
+    for another one.
     """
 
     def __init__(
@@ -76,12 +75,12 @@ class ProcessCore:
         report: Callable[[str], None],
         timeout_s: float = 300.0,
         restart_limit: int = 0,
-        scheduling: str = "batch",
+        scheduling: str = CoreScheduling.BATCH,
         backoff: Backoff | None = None,
     ) -> None:
-        if scheduling not in _SCHEDULINGS:
+        if scheduling not in list(CoreScheduling):
             raise errors.ConfigError(
-                f"core_scheduling {scheduling!r} is not one of {', '.join(_SCHEDULINGS)}"
+                f"core_scheduling {scheduling!r} is not one of {', '.join(CoreScheduling)}"
             )
         self._spec = spec
         self._report = report
