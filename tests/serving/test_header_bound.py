@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import ssl
 
 import pytest
 
 from octavo.server.http import MOST_HEADER_BYTES
 from octavo.server.lifecycle import Ending, Place, serve
-from octavo.server.listen import listen
+from octavo.server.listen import Tls, listen
 from octavo.server.parts import Parts, ServedModel
 from octavo.server.settings import ConnectionTimes, ServerSettings
 from octavo.testing.near_core import NearCore, fake_loop
 
 
-def with_socket(test, **times):
+def with_socket(test, *, tls=None, **times):
     """Run a test with the port of a server that speaks HTTP in the same event loop."""
 
     async def run():
@@ -25,7 +27,7 @@ def with_socket(test, **times):
             model=ServedModel(names=("fake",), root="fake", tokenizer=None, created_s=0),
             settings=ServerSettings(stats_every_s=0, times=ConnectionTimes(**times)),
         )
-        place = Place(socket=listen("127.0.0.1", 0))
+        place = Place(socket=listen("127.0.0.1", 0), tls=tls)
         ending, ready = Ending(), asyncio.Event()
         serving = asyncio.create_task(
             serve(core, lambda: parts, place, ready=lambda parts: ready.set(), ending=ending)
@@ -120,15 +122,39 @@ def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for():
     async def test(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(HEAD)
-        answer = asyncio.create_task(reader.read())
-        while not answer.done():
+        for _ in range(10):
             writer.write(b" ")
             await asyncio.sleep(0.02)
-        assert (await answer).startswith(b"HTTP/1.1 408 ")
-        assert b"the body took more than 0.3 s (--body-timeout)" in await answer
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"the body took more than 0.5 s (--body-timeout)" in answer
         writer.close()
 
-    with_socket(test, body_s=0.3)
+    with_socket(test, body_s=0.5)
+
+
+def test_over_tls_a_body_that_does_not_come_ends_its_request_though_the_client_stays(
+    tls_files, caplog
+):
+    key, certificate = tls_files
+    context = ssl.create_default_context(cafile=certificate)
+
+    def dribble(port):
+        line = context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port)), server_hostname="localhost"
+        )
+        line.sendall(HEAD)
+        return line, line.recv(100)
+
+    async def test(port):
+        line, answer = await asyncio.to_thread(dribble, port)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        while "POST /v1/completions" not in caplog.text:
+            await asyncio.sleep(0.01)
+        line.close()
+
+    caplog.set_level("INFO")
+    with_socket(test, tls=Tls(certfile=certificate, keyfile=key), body_s=0.2)
 
 
 def test_a_body_to_which_nobody_listens_ends_too():

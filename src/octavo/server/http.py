@@ -162,6 +162,9 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.write(
             STATUS_LINE[error.status_code] + head % (JSON.encode(), len(body)) + body
         )
+        # Over TLS the end of a connection waits for the client, who may never agree to it.
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
         self.transport.close()
         self._watch_reader()
 
