@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from octavo.server.core import CoreClient
 from octavo.server.http import BoundedHttp
-from octavo.server.listen import BACKLOG, Tls
+from octavo.server.listen import BACKLOG, Tls, notice_vanished
 from octavo.server.parts import Parts
 from octavo.server.settings import ConnectionTimes
 from octavo.server.stats_log import log_stats
@@ -111,6 +111,7 @@ async def serve(
     failing: asyncio.Task[str] | None = None
     try:
         parts = make_parts()
+        notice_vanished(place.socket, parts.settings.times.send_s)
         http = _Http(_app_of(parts), place, parts.settings.times)
         serving = asyncio.create_task(http.serve(sockets=[place.socket]))
         if not await _unless(ending.asked, starting):
