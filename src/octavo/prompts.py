@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +35,7 @@ class RequestBuilder:
     """Numbers requests, tokenizes and checks them; the same engine seed gives the same seeds.
 
     tokenizer: None: prompts are token ids. unheard: called when a request says what comes next for
-    the first time, if nothing heeds it.
+    the first time, if nothing heeds it. Several threads may build at once.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class RequestBuilder:
         self._vocab_size = vocab_size
         self._namespace = namespace
         self._seed = seed
-        self._requests = 0
+        self._numbers = itertools.count()
         self._unheard = unheard
         self._words: tuple[tuple[str, ...], tuple[tuple[int, ...], ...]] = ((), ())
         """The bad words that were read last, and their tokens: many prompts have the same."""
@@ -118,8 +119,7 @@ class RequestBuilder:
         tenant: str,
         retention: tuple[Retention, ...],
     ) -> tuple[Request, RequestOutput]:
-        number = self._requests
-        self._requests += 1
+        number = next(self._numbers)
         seed = choice_seed(self._seed, number) if params.seed is None else params.seed
         request = Request(
             id=f"request-{number}",
@@ -193,9 +193,10 @@ class RequestBuilder:
             )
 
     def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        if words != self._words[0]:
-            self._words = (words, self._tokens_of(words))
-        return self._words[1]
+        known = self._words
+        if words != known[0]:
+            known = self._words = (words, self._tokens_of(words))
+        return known[1]
 
     def _tokens_of(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return each word as tokens, as it stands at the start of a text and after a space.
