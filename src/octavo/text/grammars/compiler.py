@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 
 from octavo.contract.structured import StructuredOutputs
-from octavo.errors import ConfigError, OverLimit, RequestError
+from octavo.errors import ConfigError, OctavoError, OverLimit, RequestError
 from octavo.text.grammars.after import AfterMatcher, Marker
 from octavo.text.grammars.backend import Grammar, GrammarMaker, TokenMatcher, Vocabulary
 
@@ -140,9 +140,12 @@ class GrammarCompiler:
         while (one := self._work.get()) is not None:
             try:
                 self._compile(one)
-            except Exception as error:
-                # Of whatever kind: it is this form's, and the next one is compiled.
+            except OctavoError as error:
                 one.done.set_exception(error)
+            except BaseException as error:
+                # Of whatever kind, a panic of Rust included: the next form is compiled.
+                words = f"structured_outputs: {one.form.form}: it cannot be compiled: {error}"
+                one.done.set_exception(RequestError(words))
             else:
                 one.done.set_result(None)
         while not self._work.empty():
