@@ -63,6 +63,7 @@ class LLM:
         reservation: str = "on_demand",
         scheduling_policy: str | Mapping[str, str | int | float] = "fcfs",
         eviction_policy: str | Mapping[str, str | int | float] = "lru",
+        structured_outputs_backend: str = "auto",
         partial_blocks: bool = True,
         tenants: Mapping[str, Mapping[str, float]] | str | None = None,
         pin_limit: float = 0.0,
@@ -75,10 +76,7 @@ class LLM:
         record: str | Path | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Build the engine. What each setting means stands beside it in `EngineConfig`.
-
-        report: told in words what takes long; None: to stderr.
-        """
+        """Build the engine of an `EngineConfig`. report: told what takes long; None: to stderr."""
         self.config = EngineConfig(
             model=model,
             load_format=load_format,
@@ -96,6 +94,7 @@ class LLM:
             reservation=reservation,
             scheduling_policy=scheduling_policy,
             eviction_policy=eviction_policy,
+            structured_outputs_backend=structured_outputs_backend,
             partial_blocks=partial_blocks,
             tenants=tenants,
             pin_limit=pin_limit,
