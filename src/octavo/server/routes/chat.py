@@ -31,14 +31,15 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         PATH, responses=replies(ChatReply, streams=True), summary="Continue a conversation"
     )
     async def create_chat_completion(body: ChatBody, request: Request) -> Response:
-        return await generation.counted(prepare(body, request))
+        return await generation.counted(request, prepare(body, request))
 
     async def prepare(body: ChatBody, request: Request) -> Answer:
         came_s = time.monotonic()
         head = generation.head(body)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
+        generation.look(request, body.priority or 0, answers=params.choices)
         prompt = await prompter.chat(body)
         form = ChatForm(body, head, names, role=parts.settings.response_role)
-        return generation.answer(request, body, [prompt], params, form, came_s)
+        return await generation.answer(request, body, [prompt], params, form, came_s)
 
     return routes
