@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from octavo.errors import ConfigError
 from octavo.text.conversation import Tool
 from octavo.text.formats.table import REASONING_FORMATS, TOOL_FORMATS, find_format
-from octavo.text.parsing import OneCall, Parsed
+from octavo.text.parsing import OneCall
 
 NAMES = frozenset({"look", "look_up", "go.to"})
 ARGUMENTS = '{"city": "Ås {}\\"\\\\", "days": [1, {"a": null}]}'
@@ -107,7 +107,7 @@ def read(parser, pieces):
         assert not any(call.name or call.id for call in own[1:])
         joined.append((own[0].name, "".join(call.arguments for call in own)))
     content = "".join(one.content for one in said)
-    return Parsed(content, "".join(one.reasoning for one in said), tuple(joined))
+    return content, "".join(one.reasoning for one in said), joined
 
 
 def cut(text, places):
@@ -119,14 +119,14 @@ def cut(text, places):
 def test_an_answer_is_read_as_content_and_calls(row, answer, content, calls):
     parser = TOOL_FORMATS[row].parser(NAMES, ids)
 
-    assert read(parser, [answer]) == Parsed(content, "", tuple(calls))
+    assert read(parser, [answer]) == (content, "", calls)
 
 
 @pytest.mark.parametrize(("row", "answer", "content", "calls"), CALLS)
 def test_an_answer_letter_by_letter_is_the_same(row, answer, content, calls):
     parser = TOOL_FORMATS[row].parser(NAMES, ids)
 
-    assert read(parser, answer) == Parsed(content, "", tuple(calls))
+    assert read(parser, answer) == (content, "", calls)
 
 
 @pytest.mark.parametrize(("row", "opened", "answer", "reasoning", "content"), THOUGHTS)
@@ -135,7 +135,7 @@ def test_reasoning_is_split_from_the_rest(row, opened, answer, reasoning, conten
         rest = TOOL_FORMATS["hermes"].parser(NAMES, ids)
         parser = REASONING_FORMATS[row].parser(rest, opened=opened)
 
-        assert read(parser, pieces) == Parsed(content, reasoning)
+        assert read(parser, pieces) == (content, reasoning, [])
 
 
 PARTS = st.sampled_from(
@@ -171,7 +171,7 @@ def test_what_a_row_writes_it_reads_again(row, count):
 
     said = read(format_.parser(NAMES, ids), [format_.spelling.write(calls)])
 
-    assert said == Parsed(calls=tuple(calls))
+    assert said == ("", "", calls)
 
 
 def test_arguments_are_told_as_they_come():
@@ -188,7 +188,7 @@ def test_of_several_calls_one_is_told_where_no_more_are_wanted():
     parser = OneCall(TOOL_FORMATS["hermes"].parser(NAMES, ids))
     answer = TOOL_FORMATS["hermes"].spelling.write([("look", "{}"), ("go.to", "{}")])
 
-    assert read(parser, [answer]).calls == (("look", "{}"),)
+    assert read(parser, [answer])[2] == [("look", "{}")]
 
 
 @pytest.mark.parametrize(
