@@ -17,6 +17,18 @@ _FIRST = ("type", "description", "properties", "required", "items", "enum")
 """Keywords of a schema that come first, in the order in which models have mostly seen them."""
 
 
+class Spelled(dict[str, object]):
+    """A JSON object that is written out as it was spelled, so that a model reads its own words.
+
+    Spaces, numbers and escapes come back as they were: read and written again they might differ,
+    and the history would not be found in memory.
+    """
+
+    def __init__(self, fields: dict[str, object], text: str) -> None:
+        super().__init__(fields)
+        self.text = text
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that a model has made."""
 
@@ -27,8 +39,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_template(self) -> dict[str, object]:
         """Return it as templates read it. Raises RequestError if arguments are no JSON object."""
+        text = self.arguments.strip() or "{}"
         try:
-            value: object = json.loads(self.arguments or "{}")
+            value: object = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise RequestError(f"tool_calls: arguments of {self.name!r}: {error}") from None
         if not isinstance(value, dict):
@@ -36,7 +49,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
                 f"tool_calls: arguments of {self.name!r} must be a JSON object, got "
                 f"{self.arguments:.80}"
             )
-        call: dict[str, object] = {"name": self.name, "arguments": cast("object", value)}
+        arguments = Spelled(cast("dict[str, object]", value), text)
+        call: dict[str, object] = {"name": self.name, "arguments": arguments}
         return {"id": self.id, "type": "function", "function": call}
 
 
