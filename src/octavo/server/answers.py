@@ -65,8 +65,12 @@ class Form(Protocol):
         """Return news of one answer as an event; empty: there is nothing to tell."""
         ...
 
-    def last(self, usage: Usage) -> bytes:
-        """Return the event that tells the usage."""
+    def end(self, usage: Usage | None) -> bytes:
+        """Return what ends a stream. usage: to be told in it, if it was asked for."""
+        ...
+
+    def broken(self, error: ApiError) -> bytes:
+        """Return what ends a stream whose answer has failed."""
         ...
 
 
@@ -311,10 +315,8 @@ class Answer(Response):
     def _ending(self) -> bytes:
         failed = self._failure()
         if failed is not None:
-            return sse.event(failed.body) + sse.DONE
-        if self._wanted.usage:
-            return self._form.last(Usage.of(self._asks)) + sse.DONE
-        return sse.DONE
+            return self._form.broken(failed)
+        return self._form.end(Usage.of(self._asks) if self._wanted.usage else None)
 
     def _failure(self) -> ApiError | None:
         """Return the first error that ended an answer."""

@@ -8,6 +8,7 @@ from octavo.server import sse
 from octavo.server.answers import Usage
 from octavo.server.ask import Ask
 from octavo.server.choice import Choice, Piece
+from octavo.server.failures import ApiError
 from octavo.server.head import Head
 from octavo.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from octavo.server.schemas.chat import ChatBody
@@ -83,9 +84,16 @@ class ChatForm:
             }
         )
 
-    def last(self, usage: Usage) -> bytes:
-        """Return the event that tells the usage."""
-        return sse.event({**self._head.fields(_CHUNK), "choices": [], "usage": usage})
+    def end(self, usage: Usage | None) -> bytes:
+        """Return what ends a stream: the usage, if it was asked for."""
+        if usage is None:
+            return sse.DONE
+        told: dict[str, object] = {**self._head.fields(_CHUNK), "choices": [], "usage": usage}
+        return sse.event(told) + sse.DONE
+
+    def broken(self, error: ApiError) -> bytes:
+        """Return what ends a stream that has failed."""
+        return sse.event(error.body) + sse.DONE
 
     def _opening(self, ask: Ask, choice: Choice) -> bytes:
         content = ask.prompt.opening if self._echo else ""

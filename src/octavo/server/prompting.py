@@ -74,13 +74,31 @@ class Prompter:
 
     async def chat(self, body: ChatBody) -> Prompt:
         """Return a conversation as a prompt. Raises ApiError or RequestError."""
-        chat = body.conversation()
+        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        return await self.conversation(
+            body.conversation(),
+            special=bool(body.add_special_tokens),
+            keep=body.truncate_prompt_tokens,
+            max_tokens=most,
+        )
+
+    async def conversation(
+        self,
+        chat: ChatRequest,
+        *,
+        special: bool = False,
+        keep: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """Return what any API made of its body as a prompt. Raises ApiError or RequestError.
+
+        keep: tokens at its end, if it is to be cut; -1: those that leave room for max_tokens.
+        """
         text = await self.render(chat)
-        ids = await self.encode(text, special=bool(body.add_special_tokens))
+        ids = await self.encode(text, special=special)
         last = chat.turns[-1]
         prompt = Prompt(tuple(ids), text, opening=last.content if last.role == "assistant" else "")
-        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        return self._fitting(prompt, body.truncate_prompt_tokens, most)
+        return self._fitting(prompt, keep, max_tokens)
 
     async def render(self, chat: ChatRequest) -> str:
         """Return a conversation as a text. Raises ApiError or RequestError."""

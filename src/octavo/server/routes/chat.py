@@ -35,10 +35,11 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
 
     async def prepare(body: ChatBody, request: Request) -> Answer:
         came_s = time.monotonic()
-        head = generation.head(body)
+        terms = body.terms()
+        head = generation.head(terms)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
         prompt = await prompter.chat(body)
         form = ChatForm(body, head, names, role=parts.settings.response_role)
-        return generation.answer(request, body, [prompt], params, form, came_s)
+        return generation.answer(request, terms, [prompt], params, form, came_s)
 
     return routes
