@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from octavo.server.cache_wishes import CacheMark
 from octavo.server.failures import ApiError
-from octavo.text.conversation import AUTOMATIC, Tool, ToolChoice, Turn
+from octavo.text.conversation import AUTOMATIC, MAX_DEPTH, Tool, ToolChoice, Turn, deeper
 
-OWN_VARIABLES = frozenset({"messages", "add_generation_prompt"})
+OWN_VARIABLES = frozenset({"messages", "add_generation_prompt", "tools", "documents"})
 """Of a template: what has a field of its own, and is no one else's to set."""
 
 
@@ -51,6 +53,12 @@ class ChatRequest:
                 f"chat_template_kwargs: {name} is a field of its own",
                 param="chat_template_kwargs",
             )
+        _check_tools(self.tools)
+        for one in self.documents:
+            if deeper(one, MAX_DEPTH):
+                raise ApiError(
+                    400, f"documents: nested more than {MAX_DEPTH} deep", param="documents"
+                )
         choice = self.tool_choice
         if choice.forces and not self.tools:
             raise ApiError(
@@ -71,9 +79,18 @@ class ChatRequest:
     @property
     def chars(self) -> int:
         """Of all texts in it, about: what bounds the work before anything is rendered."""
+        told = [tool.parameters for tool in self.tools], self.documents
         return sum(
             len(turn.content)
             + len(turn.reasoning or "")
             + sum(len(call.arguments) for call in turn.calls)
             for turn in self.turns
-        )
+        ) + (len(msgspec.json.encode(told)) if self.tools or self.documents else 0)
+
+
+def _check_tools(tools: tuple[Tool, ...]) -> None:
+    seen = set[str]()
+    for tool in tools:
+        if tool.name in seen:
+            raise ApiError(400, f"tools: {tool.name!r} is there twice", param="tools")
+        seen.add(tool.name)

@@ -20,7 +20,8 @@ def lowered(
     """Return turns of plain text that say the same.
 
     Tools stand with the system's turn, calls in the words of the model, and results as a user's.
-    What a turn becomes does not depend on those behind it.
+    What a turn becomes does not depend on those behind it. Raises RequestError for a call whose
+    arguments are no JSON object.
     """
     plain: list[Turn] = []
     for results, group in groupby(turns, key=lambda turn: turn.role == "tool"):
@@ -42,7 +43,7 @@ def lowered(
 def _plain(turn: Turn, spelling: CallSpelling) -> Turn:
     if not turn.calls:
         return turn
-    calls = spelling.write((call.name, call.arguments.strip() or "{}") for call in turn.calls)
+    calls = spelling.write((call.name, call.read().text) for call in turn.calls)
     content = f"{turn.content}\n{calls}" if turn.content else calls
     return Turn(role=turn.role, content=content, name=turn.name, reasoning=turn.reasoning)
 
