@@ -18,9 +18,11 @@ from octavo.prompts import NO_TOKENIZER, RequestBuilder
 from octavo.server.chat_request import ChatRequest
 from octavo.server.failures import ApiError
 from octavo.server.parts import Parts
-from octavo.server.reading import Formats
+from octavo.server.reading import read_answers
 from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.terms import Terms
+from octavo.text.formats.reading import Formats
 from octavo.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -102,6 +104,15 @@ class Prompter:
         prompt = Prompt(tuple(ids), text, opening=last.content if last.role == "assistant" else "")
         return self._fitting(prompt, keep, max_tokens)
 
+    def read(
+        self, chat: ChatRequest, prompt: Prompt, params: SamplingParams, terms: Terms
+    ) -> tuple[SamplingParams, Terms]:
+        """Return options and terms of its answers, with what tools and reasoning ask for.
+
+        Raises RequestError for tools that the model has no words for.
+        """
+        return read_answers(self.formats, chat, prompt.text or "", params, terms)
+
     async def render(self, chat: ChatRequest) -> str:
         """Return a conversation as a text. Raises ApiError or RequestError."""
         self._check_chars(chat.chars)
@@ -125,12 +136,13 @@ class Prompter:
                 variables[name] = values
         try:
             return self.tokenizer.apply_chat_template(
-                [turn.for_template() for turn in self.formats.turns(chat)],
+                [turn.for_template() for turn in self.formats.turns(chat.turns, chat.tools)],
                 add_generation_prompt=generates,
                 **variables,
             )
         except RequestError as error:
-            raise ApiError(400, str(error), param="messages") from None
+            param = "tools" if str(error).startswith("tools: ") else "messages"
+            raise ApiError(400, str(error), param=param) from None
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return a text as token ids. Raises RequestError."""

@@ -180,6 +180,13 @@ class Tokenizer:
         known = ((text, self._backend.token_to_id(text)) for text in texts)
         return {text: token for text, token in known if token in self.special_ids}
 
+    def added(self, texts: Iterable[str]) -> dict[str, int]:
+        """Return those of some texts that are a token each, whatever stands around them."""
+        ids = {
+            token.content: one for one, token in self._backend.get_added_tokens_decoder().items()
+        }
+        return {text: ids[text] for text in texts if text in ids}
+
     @property
     def template(self) -> ChatTemplate:
         """How the model's conversations are written."""

@@ -40,7 +40,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
         chat = body.conversation()
         prompt = await prompter.chat(body, chat)
-        params, terms = prompter.formats.apply(chat, prompt.text or "", params, terms)
+        params, terms = prompter.read(chat, prompt, params, terms)
         form = ChatForm(body, head, names, role=parts.settings.response_role)
         return generation.answer(request, terms, [prompt], params, form, came_s)
 

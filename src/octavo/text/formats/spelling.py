@@ -42,14 +42,14 @@ class CallSpelling:
         return self.opening + self.between.join(written) + self.closing
 
     def grammar(
-        self, tools: list[Tool], special: Mapping[str, int], *, several: bool, gap: str = ""
+        self, tools: list[Tool], added: Mapping[str, int], *, several: bool, gap: str = ""
     ) -> str:
         """Return a grammar, as llguidance reads it, of nothing but calls of some tools.
 
-        special: tokens that no text spells, by theirs. several: one or more calls, else one. gap:
-        stands before them.
+        added: texts that are a token each, which a grammar names by number. several: one or more
+        calls, else one. gap: stands before them.
         """
-        text = _Texts(special)
+        text = _Texts(added)
         names = [f"call_{number}" for number in range(len(tools))]
         more = f"({text.of(self.between)} call)*" if several and not self.single else ""
         start = (text.of(gap + self.opening), "call", more, text.of(self.closing))
@@ -80,15 +80,15 @@ def schema_of(tool: Tool) -> dict[str, object]:
 class _Texts:
     """Writes texts as a grammar has them."""
 
-    def __init__(self, special: Mapping[str, int]) -> None:
-        self._special = special
-        spelled = "|".join(re.escape(one) for one in sorted(special, key=len, reverse=True))
+    def __init__(self, added: Mapping[str, int]) -> None:
+        self._added = added
+        spelled = "|".join(re.escape(one) for one in sorted(added, key=len, reverse=True))
         self._pattern = re.compile(f"({spelled})" if spelled else r"(?!)")
 
     def of(self, text: str) -> str:
         """Return a text; empty: there is none."""
         return " ".join(
-            f"<[{self._special[part]}]>" if part in self._special else json.dumps(part)
+            f"<[{self._added[part]}]>" if part in self._added else json.dumps(part)
             for part in self._pattern.split(text)
             if part
         )
