@@ -23,6 +23,7 @@ from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.completions import CompletionBody
 from octavo.server.terms import Terms
 from octavo.text.formats.reading import Formats
+from octavo.text.template import up_to_message
 from octavo.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -123,7 +124,7 @@ class Prompter:
                 param="documents",
             )
         text = self._rendered(chat, generates=chat.generates)
-        return _up_to(text, chat.turns[-1].content) if chat.continue_final_turn else text
+        return up_to_message(text, chat.turns[-1].content) if chat.continue_final_turn else text
 
     def _rendered(self, chat: ChatRequest, *, generates: bool) -> str:
         variables = {**self._parts.settings.chat_variables, **chat.variables}
@@ -261,18 +262,3 @@ class Prompter:
                 param="prompt",
                 code="context_length_exceeded",
             )
-
-
-def _up_to(text: str, last: str) -> str:
-    """Return a rendered conversation up to the end of its last message."""
-    place = text.rfind(last.strip())
-    if place < 0 or not last.strip():
-        raise ApiError(
-            400,
-            "continue_final_message: the template does not write the last message as it is",
-            param="continue_final_message",
-        )
-    # Spaces at its end count if the template keeps them.
-    whole = last.lstrip()
-    kept = text.startswith(whole, place)
-    return text[: place + len(whole if kept else last.strip())]
