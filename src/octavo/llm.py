@@ -112,7 +112,7 @@ class LLM:
         self._runs: dict[str, _Run] = {}
         self._lock = threading.RLock()
         self._thread = 0  # that is being answered, while there are runs
-        self.requests = _request_builder(self._built, seed)
+        self.requests = _request_builder(self._built, self.config, report or _to_stderr)
 
     def generate(
         self,
@@ -398,14 +398,26 @@ class LLM:
         self.close()
 
 
-def _request_builder(built: Built, seed: int) -> RequestBuilder:
+def _request_builder(
+    built: Built, config: EngineConfig, report: Callable[[str], None]
+) -> RequestBuilder:
     from octavo.prompts import RequestBuilder
+
+    def unheard() -> None:
+        by = f"eviction_policy {config.eviction_policy}"
+        if config.reservation != "on_demand":
+            by = f"reservation {config.reservation}"
+        report(
+            f"octavo: cache_hint changes nothing with {by}: hints are heeded by eviction_policy "
+            "bonus, gittins and cost (reservation on_demand)"
+        )
 
     return RequestBuilder(
         built.tokenizer,
         vocab_size=built.spec.vocab_size,
         namespace=built.namespace,
-        seed=seed,
+        seed=config.seed,
+        unheard=None if built.hears_hints else unheard,
     )
 
 

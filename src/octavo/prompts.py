@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import SupportsIndex, TypeAlias, cast
 
 from octavo.cache_hints import Hint, check_hints, is_one_hint
@@ -33,17 +34,25 @@ NO_TOKENIZER = "this engine has no tokenizer, since its model is a shape without
 class RequestBuilder:
     """Numbers requests, tokenizes and checks them; the same engine seed gives the same seeds.
 
-    tokenizer: None: prompts are token ids.
+    tokenizer: None: prompts are token ids. unheard: called when a request says what comes next for
+    the first time, if nothing heeds it. Several threads may build at once.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, *, vocab_size: int, namespace: Namespace, seed: int
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        namespace: Namespace,
+        seed: int,
+        unheard: Callable[[], None] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._namespace = namespace
         self._seed = seed
-        self._requests = 0
+        self._numbers = itertools.count()
+        self._unheard = unheard
         self._words: tuple[tuple[str, ...], tuple[tuple[int, ...], ...]] = ((), ())
         """The bad words that were read last, and their tokens: many prompts have the same."""
 
@@ -82,6 +91,9 @@ class RequestBuilder:
                 raise RequestError(f"{len(many)} prompts, but {len(values)} {what}: give one each")
         checked = [self._checked(*each) for each in zip(many, params, ranks, hints, strict=True)]
         after = [(_tenant(name), _ranges(one)) for name, one in zip(names, wishes, strict=True)]
+        if self._unheard is not None and any(hints for *_, hints in checked):
+            self._unheard()
+            self._unheard = None
         # Only now are numbers used up: a call that is refused changes no seed of a later one.
         return [self._request(*each, *kept) for each, kept in zip(checked, after, strict=True)]
 
@@ -107,8 +119,7 @@ class RequestBuilder:
         tenant: str,
         retention: tuple[Retention, ...],
     ) -> tuple[Request, RequestOutput]:
-        number = self._requests
-        self._requests += 1
+        number = next(self._numbers)
         seed = choice_seed(self._seed, number) if params.seed is None else params.seed
         request = Request(
             id=f"request-{number}",
@@ -182,9 +193,10 @@ class RequestBuilder:
             )
 
     def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        if words != self._words[0]:
-            self._words = (words, self._tokens_of(words))
-        return self._words[1]
+        known = self._words
+        if words != known[0]:
+            known = self._words = (words, self._tokens_of(words))
+        return known[1]
 
     def _tokens_of(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return each word as tokens, as it stands at the start of a text and after a space.

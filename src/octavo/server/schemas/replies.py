@@ -173,6 +173,7 @@ class ModelCard(Reply):
     root: str
     parent: str | None = Field(description="Its first name, if this is another")
     max_model_len: int
+    vocab_size: int
 
 
 class ModelList(Reply):
