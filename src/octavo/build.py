@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from octavo.sched.cache import Cache
     from octavo.sched.limits import Limits
     from octavo.sched.order import Order
+    from octavo.text.grammars.compiler import GrammarCompiler
     from octavo.text.tokenizer import Tokenizer
 
 Report = Callable[[str], None]
@@ -239,14 +240,17 @@ def build_engine(
         tenants=tenants,
         pin_limit=config.pin_limit,
     )
-    runner, tiles = executor.make(num_blocks, on_logits)
+    grammars = _grammars(config, checkpoint)
+    runner, tiles = executor.make(num_blocks, on_logits, grammars)
     tokenizer = _tokenizer_beside(runner, checkpoint) if text else None
     from octavo.contract.namespace import Namespace
     from octavo.engine.engine import Engine
+    from octavo.engine.grammars import NoGrammars
     from octavo.sched.scheduler import Scheduler
 
     scheduler = Scheduler(cache, order(), _limits(config, longest, pool_tokens))
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
+    engine.loop.grammars = grammars or NoGrammars("this engine has no tokenizer: leave it out")
     if config.kv_cache_metrics:
         _follow_blocks(engine, cache, config.kv_cache_metrics_sample)
     if config.record is not None:
@@ -266,6 +270,27 @@ def build_engine(
         longest_text=min(longest, pool_tokens),
         hears_hints=rule.tokens is None and hears_hints(policy()),
         deterministic_tiles=tiles,
+    )
+
+
+def _grammars(config: EngineConfig, checkpoint: Checkpoint) -> GrammarCompiler | None:
+    """Return what makes grammars over a model's vocabulary; None: it has no tokenizer.
+
+    It opens a tokenizer of its own, once a form comes. Raises ConfigError.
+    """
+    from octavo.text.grammars.backend import Vocabulary
+    from octavo.text.grammars.compiler import GrammarCompiler
+    from octavo.text.grammars.table import GRAMMAR_BACKENDS
+
+    name = config.structured_outputs_backend
+    if name == "auto":
+        name = next(iter(GRAMMAR_BACKENDS))
+    named("structured_outputs_backend", name, GRAMMAR_BACKENDS, "auto")
+    if checkpoint.tokenizer_source is None:
+        return None
+    size = checkpoint.spec.vocab_size
+    return GrammarCompiler(
+        lambda: Vocabulary.of(open_tokenizer(checkpoint), size), GRAMMAR_BACKENDS, backend=name
     )
 
 

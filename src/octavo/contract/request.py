@@ -132,6 +132,7 @@ class Sequence:
         "score_end",
         "scores",
         "spared_until",
+        "stepwise",
         "tokens",
         "units",
         "untold_preemptions",
@@ -169,6 +170,8 @@ class Sequence:
         """What a slice that reaches the end of the text asks for."""
         self.looks_back = self.samples[0].looks_back
         """Its samples depend on the text, which the runner has to be told."""
+        self.stepwise = self.samples[0].constrained
+        """Its next token is decided once the last one is known: it has one step in flight."""
         self.known_past = False
         """The runner has been told the text before the last slice."""
         asks = index == 0 and request.sampling.prompt_logprobs is not None

@@ -176,10 +176,12 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """A request can never be served; nothing more is reported of it."""
+    """A request is not served; nothing more is reported of it."""
 
     request_id: str
     message: str
+    retry_after_s: float | None = None
+    """When it may be sent again; None: it can never be served."""
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.answer import AnswerText
-from octavo.errors import EngineGone, RequestError
+from octavo.errors import EngineGone, OverLimit, RequestError
 from octavo.server.choice import Choice
 from octavo.server.core import CoreClient
 from octavo.server.gate import Place
@@ -146,7 +146,7 @@ class Ask:
             log.exception("news of request %s could not be read", self.id)
             self._break(error)
 
-    def lose(self, error: RequestError | EngineGone) -> None:
+    def lose(self, error: RequestError | OverLimit | EngineGone) -> None:
         """It was refused, or the engine is gone."""
         if self.open:
             self.error = error

@@ -359,8 +359,8 @@ class ProcessCore:
                 self._listeners.take_in(report)
             case Accepted(request_id=request_id, max_tokens=most):
                 self._listeners.accept(request_id, most)
-            case Refused(request_id=request_id, message=message):
-                self._listeners.refuse(request_id, message)
+            case Refused(request_id=request_id, message=message, retry_after_s=later_s):
+                self._listeners.refuse(request_id, message, later_s)
             case Count() | PinsListed() | Counted() | Checked():
                 self._calls.take_in(report)
             case Said(text=text):
