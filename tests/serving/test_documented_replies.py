@@ -14,6 +14,7 @@ from octavo.server.schemas.replies import (
     TokensReply,
     VersionReply,
 )
+from octavo.server.schemas.response_replies import ResponseReply
 from octavo.testing.near_server import served
 
 COMPLETION = {"prompt": "hello the", "max_tokens": 3}
@@ -33,6 +34,7 @@ EVERYTHING = {"return_token_ids": True, "prompt_logprobs": 2, "n": 2, "stop": "a
             {**CHAT, **EVERYTHING, "logprobs": True, "top_logprobs": 2},
             ChatReply,
         ),
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 3}, ResponseReply),
         ("/tokenize", {"prompt": "hello", "return_token_strs": True}, TokensReply),
         ("/tokenize", {"messages": HELLO}, TokensReply),
         ("/detokenize", {"tokens": [70, 71]}, TextReply),

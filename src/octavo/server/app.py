@@ -12,7 +12,16 @@ from octavo.server.middleware import add_guards
 from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
-from octavo.server.routes import admin, chat, completions, health, metrics, models, tokens
+from octavo.server.routes import (
+    admin,
+    chat,
+    completions,
+    health,
+    metrics,
+    models,
+    responses,
+    tokens,
+)
 from octavo.server.schemas.errors import FAILURES
 
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
@@ -40,7 +49,7 @@ def build_app(parts: Parts) -> FastAPI:
         responses=FAILURES,
     )
     prompter = Prompter(parts)
-    for router in (completions.router, chat.router, tokens.router):
+    for router in (completions.router, chat.router, responses.router, tokens.router):
         app.include_router(router(parts, prompter))
     for plain in ROUTERS:
         app.include_router(plain(parts))
