@@ -12,7 +12,7 @@ from tiny_served import VOCABULARY
 from octavo.contract.request import FinishReason, Update
 from octavo.server.chat_answers import Prepared
 from octavo.server.parts import Parts, ServedModel
-from octavo.server.routes import responses
+from octavo.server.routes import messages, responses
 from octavo.testing.near_core import NearCore, fake_loop
 from octavo.testing.near_server import NearServer
 from octavo.text.conversation import AUTOMATIC
@@ -118,7 +118,7 @@ def read_by_brackets(monkeypatch) -> None:
         prompt = await prompter.conversation(plain, max_tokens=params.max_tokens)
         return Prepared(prompt, replace(terms, parser=Brackets), params)
 
-    for route in (responses,):
+    for route in (messages, responses):
         monkeypatch.setattr(route, "prepare_chat", prepare)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_served import HELLO, real, tiny_llm
 
+from octavo.server.schemas.message_replies import CountReply, MessageReply
 from octavo.server.schemas.replies import (
     ChatReply,
     CompletionReply,
@@ -35,6 +36,8 @@ EVERYTHING = {"return_token_ids": True, "prompt_logprobs": 2, "n": 2, "stop": "a
             ChatReply,
         ),
         ("/v1/responses", {"input": "hello", "max_output_tokens": 3}, ResponseReply),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 3}, MessageReply),
+        ("/v1/messages/count_tokens", {"messages": HELLO}, CountReply),
         ("/tokenize", {"prompt": "hello", "return_token_strs": True}, TokensReply),
         ("/tokenize", {"messages": HELLO}, TokensReply),
         ("/detokenize", {"tokens": [70, 71]}, TextReply),

@@ -17,12 +17,22 @@ from octavo.server.routes import (
     chat,
     completions,
     health,
+    messages,
     metrics,
     models,
     responses,
     tokens,
 )
 from octavo.server.schemas.errors import FAILURES
+
+PROMPTED: tuple[Callable[[Parts, Prompter], APIRouter], ...] = (
+    completions.router,
+    chat.router,
+    responses.router,
+    messages.router,
+    tokens.router,
+)
+"""Those whose requests hold prompts."""
 
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     models.router,
@@ -49,7 +59,7 @@ def build_app(parts: Parts) -> FastAPI:
         responses=FAILURES,
     )
     prompter = Prompter(parts)
-    for router in (completions.router, chat.router, responses.router, tokens.router):
+    for router in PROMPTED:
         app.include_router(router(parts, prompter))
     for plain in ROUTERS:
         app.include_router(plain(parts))
