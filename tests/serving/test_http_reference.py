@@ -59,6 +59,7 @@ def test_bounds_are_those_of_a_server():
         f"for each answer | {bounds.max_prompt_logprobs:,} |",
         f"| `messages` | {bounds.max_messages:,} |",
         f"| parts in all messages | {bounds.max_messages:,} |",
+        f"`documents` | {bounds.max_tools} of each, {bounds.max_tool_chars:,} characters",
         f"| `chat_template_kwargs` | {bounds.max_template_chars:,} characters, names and values |",
         f"| token ids in `prompt` or `tokens` | {bounds.max_token_ids:,} |",
     ):

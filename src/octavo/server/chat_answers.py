@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from octavo.contract.sampling import SamplingParams
 from octavo.server.chat_request import ChatRequest
-from octavo.server.failures import ApiError
 from octavo.server.prompting import Prompt, Prompter
 from octavo.server.terms import Terms
 
@@ -24,7 +23,6 @@ async def prepare_chat(
     prompter: Prompter, chat: ChatRequest, terms: Terms, params: SamplingParams
 ) -> Prepared:
     """Render a conversation. Raises ApiError or RequestError."""
-    if chat.tools:
-        raise ApiError(400, "tools: tools are not supported; leave it out", param="tools")
     prompt = await prompter.conversation(chat, max_tokens=params.max_tokens)
+    params, terms = prompter.read(chat, prompt, params, terms)
     return Prepared(prompt, terms, params)

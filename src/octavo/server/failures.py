@@ -150,7 +150,9 @@ def _meant(message: str) -> str | None:
     return word if word in _OPTIONS else None
 
 
-_OPTIONS = frozenset((*SamplingParams.__struct_fields__, "priority"))
+_OPTIONS = frozenset(
+    (*SamplingParams.__struct_fields__, "priority", "messages", "tools", "tool_choice")
+)
 
 
 def _later(seconds: float) -> dict[str, str]:

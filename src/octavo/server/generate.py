@@ -159,6 +159,7 @@ class Generation:
             kept=self._log.answers,
             stops=stop_table(params),
             parser=terms.parser,
+            shown=terms.shown,
         )
 
     def _tells_usage(self, terms: Terms) -> bool:

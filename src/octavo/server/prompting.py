@@ -18,8 +18,11 @@ from octavo.prompts import NO_TOKENIZER, RequestBuilder
 from octavo.server.chat_request import ChatRequest
 from octavo.server.failures import ApiError
 from octavo.server.parts import Parts
+from octavo.server.reading import read_answers
 from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.terms import Terms
+from octavo.text.formats.reading import Formats
 from octavo.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -54,6 +57,7 @@ class Prompter:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._builder: RequestBuilder | None = None
+        self._formats: Formats | None = None
         self._beside = ThreadPoolExecutor(TOKENIZING, "octavo-tokenize")
 
     async def completion(self, body: CompletionBody) -> list[Prompt]:
@@ -72,11 +76,11 @@ class Prompter:
             prompts = [Prompt(tuple(one)) for one in many]
         return [self._fitting(one, body.truncate_prompt_tokens, body.max_tokens) for one in prompts]
 
-    async def chat(self, body: ChatBody) -> Prompt:
-        """Return a conversation as a prompt. Raises ApiError or RequestError."""
+    async def chat(self, body: ChatBody, chat: ChatRequest) -> Prompt:
+        """Return the conversation of a body as a prompt. Raises ApiError or RequestError."""
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         return await self.conversation(
-            body.conversation(),
+            chat,
             special=bool(body.add_special_tokens),
             keep=body.truncate_prompt_tokens,
             max_tokens=most,
@@ -100,21 +104,45 @@ class Prompter:
         prompt = Prompt(tuple(ids), text, opening=last.content if last.role == "assistant" else "")
         return self._fitting(prompt, keep, max_tokens)
 
+    def read(
+        self, chat: ChatRequest, prompt: Prompt, params: SamplingParams, terms: Terms
+    ) -> tuple[SamplingParams, Terms]:
+        """Return options and terms of its answers, with what tools and reasoning ask for.
+
+        Raises RequestError for tools that the model has no words for.
+        """
+        return read_answers(self.formats, chat, prompt.text or "", params, terms)
+
     async def render(self, chat: ChatRequest) -> str:
         """Return a conversation as a text. Raises ApiError or RequestError."""
         self._check_chars(chat.chars)
-        turns = [turn.for_template() for turn in chat.turns]
+        if chat.documents and not self.tokenizer.template.reads("documents"):
+            raise ApiError(
+                400,
+                "documents: the model's template reads none: write them into a message",
+                param="documents",
+            )
+        text = self._rendered(chat, generates=chat.generates)
+        return _up_to(text, chat.turns[-1].content) if chat.continue_final_turn else text
+
+    def _rendered(self, chat: ChatRequest, *, generates: bool) -> str:
         variables = {**self._parts.settings.chat_variables, **chat.variables}
+        tools = () if self.formats.lowers else chat.tools
         for name, values in (
-            ("tools", [tool.for_template() for tool in chat.tools]),
+            ("tools", [tool.for_template() for tool in tools]),
             ("documents", [dict(one) for one in chat.documents]),
         ):
             if values:
                 variables[name] = values
-        text = self.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=chat.generates, **variables
-        )
-        return _up_to(text, chat.turns[-1].content) if chat.continue_final_turn else text
+        try:
+            return self.tokenizer.apply_chat_template(
+                [turn.for_template() for turn in self.formats.turns(chat.turns, chat.tools)],
+                add_generation_prompt=generates,
+                **variables,
+            )
+        except RequestError as error:
+            param = "tools" if str(error).startswith("tools: ") else "messages"
+            raise ApiError(400, str(error), param=param) from None
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return a text as token ids. Raises RequestError."""
@@ -139,6 +167,16 @@ class Prompter:
                 f"{longest}: send them in parts",
                 param=name,
             )
+
+    @property
+    def formats(self) -> Formats:
+        """How the model writes calls and reasoning. Raises RequestError if it has no text."""
+        if self._formats is None:
+            settings = self._parts.settings
+            self._formats = Formats.find(
+                self.tokenizer, settings.tool_call_parser, settings.reasoning_parser
+            )
+        return self._formats
 
     @property
     def tokenizer(self) -> Tokenizer:

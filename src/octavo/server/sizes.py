@@ -25,6 +25,11 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
     _check_prompt(fields.get("prompt"), bounds)
     for name in ("messages", "input", "system"):
         _check_messages(name, fields.get(name), bounds)
+    for name in ("tools", "documents"):
+        _check(name, _length(fields.get(name)), bounds.max_tools, "of them")
+        if _holds_more(fields.get(name), bounds.max_tool_chars):
+            most = bounds.max_tool_chars
+            raise ApiError(400, f"{name}: at most {most} characters, names and values", param=name)
     name = "chat_template_kwargs"
     most = bounds.max_template_chars
     if _holds_more(fields.get(name), most):
@@ -48,12 +53,13 @@ def _check_messages(name: str, given: object, bounds: RequestBounds) -> None:
         return
     many = cast("list[object]", given)
     _check(name, len(many), bounds.max_messages, "of them")
-    parts = sum(
-        _length(cast("Mapping[str, object]", one).get("content"))
-        for one in many
-        if isinstance(one, Mapping)
-    )
-    _check(name, parts, bounds.max_messages, "parts in all of them")
+    for part, what in (("content", "parts"), ("tool_calls", "tool_calls")):
+        parts = sum(
+            _length(cast("Mapping[str, object]", one).get(part))
+            for one in many
+            if isinstance(one, Mapping)
+        )
+        _check(name, parts, bounds.max_messages, f"{what} in all of them")
 
 
 def _check(name: str, count: int, most: int, what: str) -> None:

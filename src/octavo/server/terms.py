@@ -37,6 +37,8 @@ class Terms:
     """Nothing is told but the prompt."""
     parser: Callable[[], AnswerParser] | None = None
     """Makes what reads reasoning and calls out of one answer; None: all of it is content."""
+    shown: frozenset[int] = frozenset()
+    """Special tokens that are text all the same, for the parser to see."""
     retention: tuple[Retention, ...] = ()
     """How its text is kept; the ranges are those of its prompt, which is one then."""
     hints: tuple[CacheHint, ...] = ()

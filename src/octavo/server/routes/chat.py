@@ -38,7 +38,9 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         terms = body.terms()
         head = generation.head(terms)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
-        prompt = await prompter.chat(body)
+        chat = body.conversation()
+        prompt = await prompter.chat(body, chat)
+        params, terms = prompter.read(chat, prompt, params, terms)
         form = ChatForm(body, head, names, role=parts.settings.response_role)
         return generation.answer(request, terms, [prompt], params, form, came_s)
 
