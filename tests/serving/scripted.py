@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import replace
 
 from tiny_served import VOCABULARY
 
 from octavo.contract.request import FinishReason, Update
-from octavo.server.chat_answers import Prepared
 from octavo.server.parts import Parts, ServedModel
-from octavo.server.routes import messages, responses
+from octavo.server.settings import ServerSettings
 from octavo.testing.near_core import NearCore, fake_loop
 from octavo.testing.near_server import NearServer
-from octavo.text.conversation import AUTOMATIC
-from octavo.text.parsing import CallPiece, Parsed
 from octavo.text.tokenizer import Tokenizer
 
 END = 2
@@ -69,57 +65,15 @@ class ScriptedCore(NearCore):
             listener.take_in(update, time.monotonic())
 
 
-class Brackets:
-    """Reads `(…)` as reasoning and `[name{…}]` as a call, letter by letter."""
+FORMATS = ServerSettings(tool_call_parser="hermes", reasoning_parser="qwen3")
+"""Of a model that writes what `SAYS` holds, whose template does not tell."""
 
-    def __init__(self):
-        self._inside = ""
-        self._calls = -1
-        self._name = ""
-
-    def push(self, text):
-        parts = [self._letter(letter) for letter in text]
-        return Parsed(
-            "".join(part.content for part in parts),
-            "".join(part.reasoning for part in parts),
-            tuple(call for part in parts for call in part.calls),
-        )
-
-    def finish(self):
-        return Parsed()
-
-    def _letter(self, letter):
-        if not self._inside and letter in "([":
-            self._inside, self._name = letter, ""
-            return Parsed()
-        if letter == {"(": ")", "[": "]", "{": "]"}.get(self._inside):
-            self._inside = ""
-            return Parsed()
-        if self._inside == "(":
-            return Parsed(reasoning=letter)
-        if self._inside == "{":
-            return Parsed(calls=(CallPiece(self._calls, arguments=letter),))
-        if self._inside == "[" and letter != "{":
-            self._name += letter
-            return Parsed()
-        if self._inside == "[":
-            self._inside = "{"
-            self._calls += 1
-            began = CallPiece(self._calls, f"call_{self._calls}", self._name)
-            return Parsed(calls=(began, CallPiece(self._calls, arguments=letter)))
-        return Parsed(letter)
-
-
-def read_by_brackets(monkeypatch) -> None:
-    """Let answers be read by `Brackets`, whatever tools there are."""
-
-    async def prepare(prompter, chat, terms, params):
-        plain = replace(chat, tools=(), tool_choice=AUTOMATIC)
-        prompt = await prompter.conversation(plain, max_tokens=params.max_tokens)
-        return Prepared(prompt, replace(terms, parser=Brackets), params)
-
-    for route in (messages, responses):
-        monkeypatch.setattr(route, "prepare_chat", prepare)
+SAYS = (
+    "<think>they ask</think>well"
+    '<tool_call>{"name": "look", "arguments": {"at": "a"}}</tool_call>'
+    '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+)
+"""A thought, a text, and two calls."""
 
 
 @contextlib.asynccontextmanager
@@ -127,14 +81,14 @@ async def scripted(tokenizer: Tokenizer, says: str, *, cut: bool = False, **part
     """Serve an engine that says so, and is cut behind it or ends; yields the server."""
     ids = tokenizer.encode(says, add_special_tokens=False)
     core = ScriptedCore(
-        lambda: fake_loop(vocab_size=VOCABULARY),
+        lambda: fake_loop(vocab_size=VOCABULARY, max_model_len=4000),
         ids if cut else [*ids, END],
         FinishReason.LENGTH if cut else FinishReason.STOP,
     )
     await core.start()
     await asyncio.sleep(0)
     model = ServedModel(names=("tiny",), root="tiny.gguf", tokenizer=tokenizer, created_s=1)
-    server = NearServer(core, Parts(**{"core": core, "model": model, **parts}))
+    server = NearServer(core, Parts(**{"core": core, "model": model, "settings": FORMATS, **parts}))
     try:
         yield server
     finally:

@@ -8,7 +8,7 @@ import itertools
 
 import openai
 import pytest
-from scripted import read_by_brackets, scripted
+from scripted import SAYS, scripted
 from sockets import Line, in_a_thread, listening
 
 from octavo.errors import EngineGone
@@ -18,13 +18,11 @@ from octavo.server.tenants import Tenant
 PATH = "/v1/responses"
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
-SAYS = '(they ask)well[look{"at":"a"}][look{}]'
 
 
 @pytest.fixture
-def client(tiny_tokenizer, monkeypatch):
+def client(tiny_tokenizer):
     """The official client of a server that thinks, speaks and calls."""
-    read_by_brackets(monkeypatch)
     with _client(scripted(tiny_tokenizer, SAYS)) as made:
         yield made
 
@@ -36,25 +34,27 @@ def test_an_answer_is_what_is_thought_said_and_called(client):
     assert response.output_text == "well"
     thought, _, first, second = response.output
     assert thought.content[0].text == "they ask"
-    assert (first.name, first.arguments, first.call_id) == ("look", '{"at":"a"}', "call_0")
-    assert (second.arguments, second.call_id) == ("{}", "call_1")
+    assert (first.name, first.arguments) == ("look", '{"at": "a"}')
+    assert second.arguments == "{}"
+    assert first.call_id != second.call_id
     assert response.usage.output_tokens == response.usage.total_tokens - response.usage.input_tokens
 
 
 def test_a_stream_put_together_is_the_answer_in_one_piece(client):
-    whole = client.responses.create(model="tiny", input="hello", tools=[TOOL])
-    with client.responses.stream(model="tiny", input="hello", tools=[TOOL]) as stream:
+    asked = {"model": "tiny", "input": "hello", "tools": [TOOL], "extra_body": {"request_id": "7"}}
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
         events = list(stream)
         final = stream.get_final_response()
 
     assert [_said(item) for item in final.output] == [_said(item) for item in whole.output]
-    assert final.usage == whole.usage
+    assert (final.id, final.usage) == (whole.id, whole.usage)
     assert [one.sequence_number for one in events] == list(range(len(events)))
 
 
 def test_events_come_in_the_order_that_clients_know(client):
     kinds = []
-    for event in client.responses.create(model="tiny", input="hello", stream=True):
+    for event in client.responses.create(model="tiny", input="hello", tools=[TOOL], stream=True):
         if not kinds or kinds[-1] != event.type:
             kinds.append(event.type.removeprefix("response."))
 
@@ -119,9 +119,8 @@ def test_results_of_calls_stand_in_the_history(client):
     assert second.usage.input_tokens > first.usage.input_tokens + 2 * len("the inn") // 4
 
 
-def test_an_answer_that_is_cut_says_so_and_can_be_continued(tiny_tokenizer, monkeypatch):
-    read_by_brackets(monkeypatch)
-    with _client(scripted(tiny_tokenizer, "(they", cut=True)) as client:
+def test_an_answer_that_is_cut_says_so_and_can_be_continued(tiny_tokenizer):
+    with _client(scripted(tiny_tokenizer, "<think>they", cut=True)) as client:
         response = client.responses.create(model="tiny", input="hello", max_output_tokens=3)
         assert response.status == "incomplete"
         assert response.incomplete_details.reason == "max_output_tokens"
@@ -253,7 +252,7 @@ def test_what_it_cannot_do_is_refused_by_name(tiny_tokenizer, body, param):
 
 
 def _said(item):
-    return item.model_dump(exclude={"id", "parsed_arguments", "content"}) | {
+    return item.model_dump(exclude={"parsed_arguments", "content"}) | {
         "texts": [part.text for part in getattr(item, "content", None) or ()]
     }
 
