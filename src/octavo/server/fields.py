@@ -22,11 +22,14 @@ WITHOUT_EFFECT = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "verbosity",
+        "max_tool_calls",
+        "prompt_cache_retention",
     }
 )
 """Taken, and ignored: answers are the same without them."""
 
 NOT_YET: Mapping[str, str] = {
+    "conversation": "name the response that is continued: previous_response_id",
     "response_format": "answers in a given form are not supported",
     "structured_outputs": "answers in a given form are not supported",
     "guided_json": "answers in a given form are not supported",

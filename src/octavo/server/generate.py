@@ -91,8 +91,13 @@ class Generation:
         params: SamplingParams,
         form: Form,
         came_s: float,
+        *,
+        left: Callable[[list[Ask]], None] | None = None,
     ) -> Answer:
-        """Return the answer to some prompts. Raises ApiError or RequestError."""
+        """Return the answer to some prompts. Raises ApiError or RequestError.
+
+        left: hears of the asks when they have ended, however they did.
+        """
         tenant = tenant_of(request, self.parts)
         if tenant is None:
             raise ApiError(401, "this server needs a key", code="invalid_api_key")
@@ -135,9 +140,13 @@ class Generation:
             headers={"x-octavo-truncated": str(dropped)} if dropped else {},
             max_tokens=params.max_tokens,
         )
-        return Answer(
-            self.parts, wanted, form, make, lambda asks: self._log.answered(request_id, asks)
-        )
+
+        def told(asks: list[Ask]) -> None:
+            self._log.answered(request_id, asks)
+            if left is not None:
+                left(asks)
+
+        return Answer(self.parts, wanted, form, make, told)
 
     async def _requests(
         self, tenant: Tenant, terms: Terms, prompts: list[Prompt], params: SamplingParams

@@ -28,6 +28,11 @@ def within(*, about: str | None = None, **limits: float) -> Any:  # a field, as 
     return Field(None, description=about, json_schema_extra=extra)
 
 
+def type_of(given: object) -> object:
+    """Return the type of a JSON object, as it says itself; None: it says none."""
+    return cast("Mapping[str, object]", given).get("type") if isinstance(given, Mapping) else None
+
+
 class Strict(BaseModel):
     """A JSON object inside a body. Values are taken as they are typed."""
 
