@@ -70,14 +70,14 @@ class RequestBuilder:
 
         Raises RequestError, naming what cannot work, before anything is queued.
         """
-        many = [prompts] if isinstance(prompts, (str, Mapping)) else _several(prompts, "prompts")
+        many = [prompts] if isinstance(prompts, (str, Mapping)) else several(prompts, "prompts")
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             params: list[object] = [sampling_params or SamplingParams()] * len(many)
         else:
-            params = _several(sampling_params, "sampling_params")
-        ranks = [0] * len(many) if priority is None else _several(priority, "priority")
+            params = several(sampling_params, "sampling_params")
+        ranks = [0] * len(many) if priority is None else several(priority, "priority")
         one_hint = is_one_hint(cache_hint)
-        hints = [cache_hint] * len(many) if one_hint else _several(cache_hint, "cache_hint")
+        hints = [cache_hint] * len(many) if one_hint else several(cache_hint, "cache_hint")
         names = _one_each(tenant, str, len(many), "tenant")
         wishes = _one_each(retention, Retention, len(many), "retention")
         for what, values in (
@@ -272,50 +272,11 @@ class RequestBuilder:
         return whole
 
 
-def conversation(messages: object) -> list[dict[str, str]]:
-    """Check one conversation for the chat template; parts of text are joined.
-
-    Raises RequestError for anything but messages with a role and a text.
-    """
-    checked: list[dict[str, str]] = []
-    for message in _several(messages, "messages"):
-        if not isinstance(message, Mapping):
-            raise RequestError(
-                f"a message is a dict with 'role' and 'content', got {message!r:.80}"
-            )
-        fields = cast("Mapping[str, object]", message)
-        role, content = fields.get("role"), fields.get("content")
-        if isinstance(content, list):
-            content = _joined(cast("list[object]", content))
-        if not isinstance(role, str) or not isinstance(content, str):
-            raise RequestError(
-                "a message needs a text as 'role' and a text, or parts of text, as 'content', got "
-                f"{dict(fields)!r:.120}"
-            )
-        check_unicode(content, f"the {role} message")
-        checked.append({**cast("dict[str, str]", fields), "role": role, "content": content})
-    if not checked:
-        raise RequestError("the conversation is empty: it must have at least one message")
-    return checked
-
-
-def _joined(parts: list[object]) -> str | None:
-    """Join parts of text, the form {"type": "text", "text": …}; None: there is another part."""
-    texts: list[str] = []
-    for part in parts:
-        fields = cast("Mapping[str, object]", part) if isinstance(part, Mapping) else {}
-        text = fields.get("text") if fields.get("type") == "text" else None
-        if not isinstance(text, str):
-            return None
-        texts.append(text)
-    return "".join(texts)
-
-
 def _one_each(values: object, kind: type, count: int, what: str) -> list[object]:
     """Return one value for each of so many prompts; one of its kind, or None, is for all."""
     if values is None or isinstance(values, kind):
         return [values] * count
-    return _several(values, what)
+    return several(values, what)
 
 
 def _tenant(name: object) -> str:
@@ -337,7 +298,11 @@ def _ranges(wish: object) -> tuple[Retention, ...]:
     return cast("tuple[Retention, ...]", several)
 
 
-def _several(values: object, what: str) -> list[object]:
+def several(values: object, what: str) -> list[object]:
+    """Return some values as a list. Raises RequestError for what is one value, or none.
+
+    what: to call them by.
+    """
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise RequestError(f"{what} cannot be {values!r:.80}: give one, or a list of them")
     return list(cast("Iterable[object]", values))

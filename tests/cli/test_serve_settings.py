@@ -12,6 +12,7 @@ import pytest
 
 from octavo.cli import run
 from octavo.cli.generation import generation_defaults
+from octavo.cli.serve_parts import templated
 from octavo.cli.serve_settings import (
     engine_config,
     key_table,
@@ -19,11 +20,14 @@ from octavo.cli.serve_settings import (
     tls_of,
     told_of,
 )
-from octavo.cli.serve_table import settle
+from octavo.cli.serve_table import FLAGS, settle
 from octavo.errors import ConfigError
+from octavo.models.gguf import GGUFFile
 from octavo.server.listen import address_of, is_local, listen, listen_at_path, notice_vanished
 from octavo.server.remote.client import ProcessCore
 from octavo.server.tenants import SHARED
+from octavo.text.formats.table import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
+from octavo.text.tokenizer import Tokenizer
 
 
 def options(**flags):
@@ -317,6 +321,33 @@ def test_sampling_options_that_cannot_be_are_refused_at_the_start(tmp_path, text
         generation_defaults("auto", tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
         generation_defaults(str(tmp_path / "nothing"), tmp_path)
+
+
+def test_a_template_is_a_file_a_name_of_the_models_own_or_itself(tmp_path, tiny_gguf):
+    file = tmp_path / "chat.jinja"
+    file.write_text("from a file")
+    metadata = GGUFFile(tiny_gguf).metadata
+    tokenizer = Tokenizer.from_gguf(metadata)
+    own = tokenizer.template.source()
+
+    sources = [templated(given, tokenizer) for given in (str(file), "default", "{{ 1 }}", None)]
+
+    assert [one.template.source() for one in sources] == ["from a file", own, "{{ 1 }}", own]
+
+
+def test_a_template_that_there_is_not_is_refused(tiny_gguf):
+    tokenizer = Tokenizer.from_gguf(GGUFFile(tiny_gguf).metadata)
+
+    with pytest.raises(ConfigError, match=r"--chat-template 'other' is no file.*\(default\)"):
+        templated("other", tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("flag", "rows"),
+    [("tool-call-parser", TOOL_FORMATS), ("reasoning-parser", REASONING_FORMATS)],
+)
+def test_every_format_can_be_named(flag, rows):
+    assert FLAGS[flag].choices == (AUTO, NONE, *rows)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="another system's sockets")

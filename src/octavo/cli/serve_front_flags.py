@@ -5,8 +5,6 @@ from __future__ import annotations
 from octavo.cli.serve_flags import Flag, Kind, idle, only
 from octavo.engine.scheduling import CoreScheduling
 
-_CHATS = "tools, reasoning and templates of your own come with structured output"
-
 FRONT: tuple[Flag, ...] = (
     Flag(
         name="host",
@@ -183,10 +181,26 @@ CHAT: tuple[Flag, ...] = (
         choices=("auto", "string"),
         help="How the template gets a message's content: as one text.",
     ),
-    only("chat-template", Kind.TEXT, reason=_CHATS),
-    only("enable-auto-tool-choice", Kind.SWITCH, False, reason=_CHATS),
-    only("tool-call-parser", Kind.TEXT, reason=_CHATS),
-    only("reasoning-parser", Kind.TEXT, "", reason=_CHATS),
+    Flag(
+        name="chat-template",
+        kind=Kind.TEXT,
+        help="Another chat template: a file, a name among the model's own, or the template itself.",
+    ),
+    Flag(
+        name="tool-call-parser",
+        kind=Kind.TEXT,
+        default="auto",
+        choices=("auto", "none", "mistral", "llama3_json", "qwen", "hermes"),
+        help="How the model writes calls of tools; auto: as its template says.",
+    ),
+    Flag(
+        name="reasoning-parser",
+        kind=Kind.TEXT,
+        default="auto",
+        choices=("auto", "none", "mistral", "qwen3", "deepseek_r1"),
+        help="How the model writes its reasoning; auto: as its template says.",
+    ),
+    idle("enable-auto-tool-choice", Kind.SWITCH, "the model may always choose"),
 )
 
 REPORTS: tuple[Flag, ...] = (

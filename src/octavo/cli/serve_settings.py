@@ -161,6 +161,8 @@ def server_settings(options: Options) -> ServerSettings:
         open_metrics=options.switch("open-metrics"),
         document=not options.switch("disable-fastapi-docs"),
         cors=_cors(options),
+        tool_call_parser=options.text("tool-call-parser"),
+        reasoning_parser=options.text("reasoning-parser"),
         chat_variables=options.mapping("default-chat-template-kwargs"),
         response_role=options.text("response-role"),
     )

@@ -65,8 +65,12 @@ class Form(Protocol):
         """Return news of one answer as an event; empty: there is nothing to tell."""
         ...
 
-    def last(self, usage: Usage) -> bytes:
-        """Return the event that tells the usage."""
+    def end(self, usage: Usage | None) -> bytes:
+        """Return what ends a stream. usage: to be told in it, if it was asked for."""
+        ...
+
+    def broken(self, error: ApiError) -> bytes:
+        """Return what ends a stream whose answer has failed."""
         ...
 
 
@@ -111,6 +115,7 @@ class Answer(Response):
         self._news = asyncio.Event()
         self._unsent: deque[Choice] = deque()
         self._gone = False
+        self._entered: Place | None = None
         self._place: Place | None = None
         """Once the engine has been asked."""
         self._asks = make(self._ring)
@@ -125,12 +130,7 @@ class Answer(Response):
         self._request_id = request_id_of(HTTPConnection(scope))
         listening = asyncio.create_task(self._listen(receive))
         try:
-            place = parts.gate.enter(
-                wanted.tenant,
-                sum(len(ask.prompt.ids) for ask in self._asks),
-                wanted.priority,
-                answers=sum(len(ask.choices) for ask in self._asks),
-            )
+            place = self.enter()
             try:
                 if await self._turn(place):
                     mark_asked(scope)
@@ -148,6 +148,21 @@ class Answer(Response):
             if self._timer is not None:
                 self._timer.cancel()
             parts.doors.go_out()
+
+    def enter(self) -> Place:
+        """Take its place among all requests, which it leaves when it has been called.
+
+        Raises OverLimit; it must not be called then. A second time: no effect.
+        """
+        if self._entered is None:
+            wanted = self._wanted
+            self._entered = self._parts.gate.enter(
+                wanted.tenant,
+                sum(len(ask.prompt.ids) for ask in self._asks),
+                wanted.priority,
+                answers=sum(len(ask.choices) for ask in self._asks),
+            )
+        return self._entered
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
@@ -315,10 +330,8 @@ class Answer(Response):
     def _ending(self) -> bytes:
         failed = self._failure()
         if failed is not None:
-            return sse.event(failed.body) + sse.DONE
-        if self._wanted.usage:
-            return self._form.last(Usage.of(self._asks)) + sse.DONE
-        return sse.DONE
+            return self._form.broken(failed)
+        return self._form.end(Usage.of(self._asks) if self._wanted.usage else None)
 
     def _failure(self) -> ApiError | None:
         """Return the first error that ended an answer."""

@@ -37,6 +37,8 @@ class Telling:
     """What ends them; made once, since it may be larger than the answers."""
     parser: Callable[[], AnswerParser] | None = None
     """Makes what reads reasoning and calls out of one answer; None: all of it is content."""
+    shown: frozenset[int] = frozenset()
+    """Special tokens that are text all the same, for the parser to see."""
 
 
 class Ask:
@@ -62,7 +64,7 @@ class Ask:
         self.choices = [
             Choice(
                 first + index,
-                AnswerText(tokenizer, params, telling.stops),
+                AnswerText(tokenizer, params, telling.stops, telling.shown),
                 silent=telling.silent,
                 kept=telling.kept,
                 parser=None if telling.parser is None else telling.parser(),

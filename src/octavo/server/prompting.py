@@ -13,12 +13,17 @@ import msgspec
 
 from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
+from octavo.errors import RequestError
 from octavo.prompts import NO_TOKENIZER, RequestBuilder
 from octavo.server.chat_request import ChatRequest
 from octavo.server.failures import ApiError
 from octavo.server.parts import Parts
+from octavo.server.reading import read_answers
 from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.terms import Terms
+from octavo.text.formats.reading import Formats
+from octavo.text.template import up_to_message
 from octavo.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -59,6 +64,7 @@ class Prompter:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._builder: RequestBuilder | None = None
+        self._formats: Formats | None = None
         self._beside = ThreadPoolExecutor(TOKENIZING, "octavo-tokenize")
 
     async def completion(self, body: CompletionBody) -> list[Prompt]:
@@ -75,39 +81,77 @@ class Prompter:
             for one in prompts
         ]
 
-    async def chat(self, body: ChatBody) -> Prompt:
-        """Return a conversation as a prompt. Raises ApiError or RequestError."""
-        chat = body.conversation()
+    async def chat(self, body: ChatBody, chat: ChatRequest) -> Prompt:
+        """Return the conversation of a body as a prompt. Raises ApiError or RequestError."""
+        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        return await self.conversation(
+            chat,
+            special=bool(body.add_special_tokens),
+            keep=body.truncate_prompt_tokens,
+            max_tokens=most,
+        )
+
+    async def conversation(
+        self,
+        chat: ChatRequest,
+        *,
+        special: bool = False,
+        keep: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """Return what any API made of its body as a prompt. Raises ApiError or RequestError.
+
+        keep: tokens at its end, if it is to be cut; -1: those that leave room for max_tokens.
+        """
         text = await self.render(chat)
-        ids = await self.encode(text, special=bool(body.add_special_tokens))
+        ids = await self.encode(text, special=special)
         last = chat.turns[-1]
         prompt = Prompt(tuple(ids), text, opening=last.content if last.role == "assistant" else "")
-        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        return await self._fitting(prompt, body.truncate_prompt_tokens, most)
+        return await self._fitting(prompt, keep, max_tokens)
+
+    def read(
+        self, chat: ChatRequest, prompt: Prompt, params: SamplingParams, terms: Terms
+    ) -> tuple[SamplingParams, Terms]:
+        """Return options and terms of its answers, with what tools and reasoning ask for.
+
+        Raises RequestError for tools that the model has no words for.
+        """
+        return read_answers(self.formats, chat, prompt.text or "", params, terms)
 
     async def render(self, chat: ChatRequest) -> str:
         """Return a conversation as a text. Raises ApiError or RequestError."""
         self._check_chars(chat.chars)
-        turns = [turn.for_template() for turn in chat.turns]
+        if chat.documents and not self.tokenizer.template.reads("documents"):
+            raise ApiError(
+                400,
+                "documents: the model's template reads none: write them into a message",
+                param="documents",
+            )
+        render = partial(self._rendered, chat, self.formats)
+        large = chat.variables or chat.tools or chat.documents
+        if not large and len(chat.turns) <= QUICK_TURNS and chat.chars <= QUICK_CHARS:
+            return render()
+        return await self.beside(render)
+
+    def _rendered(self, chat: ChatRequest, formats: Formats) -> str:
         variables = {**self._parts.settings.chat_variables, **chat.variables}
+        tools = () if formats.lowers else chat.tools
         for name, values in (
-            ("tools", [tool.for_template() for tool in chat.tools]),
+            ("tools", [tool.for_template() for tool in tools]),
             ("documents", [dict(one) for one in chat.documents]),
         ):
             if values:
                 variables[name] = values
-        tokenizer = self.tokenizer
-
-        def render() -> str:
-            text = tokenizer.apply_chat_template(
-                turns, add_generation_prompt=chat.generates, **variables
+        try:
+            text = formats.tokenizer.apply_chat_template(
+                [turn.for_template() for turn in formats.turns(chat.turns, chat.tools)],
+                add_generation_prompt=chat.generates,
+                **variables,
             )
-            return _up_to(text, chat.turns[-1].content) if chat.continue_final_turn else text
-
-        large = chat.variables or chat.tools or chat.documents
-        if not large and len(turns) <= QUICK_TURNS and chat.chars <= QUICK_CHARS:
-            return render()
-        return await self.beside(render)
+        except RequestError as error:
+            param = "tools" if str(error).startswith("tools: ") else "messages"
+            raise ApiError(400, str(error), param=param) from None
+        return up_to_message(text, chat.turns[-1].content) if chat.continue_final_turn else text
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return a text as token ids. Raises RequestError."""
@@ -133,6 +177,16 @@ class Prompter:
                 f"{longest}: send them in parts",
                 param=name,
             )
+
+    @property
+    def formats(self) -> Formats:
+        """How the model writes calls and reasoning. Raises RequestError if it has no text."""
+        if self._formats is None:
+            settings = self._parts.settings
+            self._formats = Formats.find(
+                self.tokenizer, settings.tool_call_parser, settings.reasoning_parser
+            )
+        return self._formats
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -252,18 +306,3 @@ def prompts_of(body: CompletionBody) -> list[Any]:
     if not given:
         raise ApiError(400, "prompt: there is none", param="prompt")
     return given
-
-
-def _up_to(text: str, last: str) -> str:
-    """Return a rendered conversation up to the end of its last message."""
-    place = text.rfind(last.strip())
-    if place < 0 or not last.strip():
-        raise ApiError(
-            400,
-            "continue_final_message: the template does not write the last message as it is",
-            param="continue_final_message",
-        )
-    # Spaces at its end count if the template keeps them.
-    whole = last.lstrip()
-    kept = text.startswith(whole, place)
-    return text[: place + len(whole if kept else last.strip())]

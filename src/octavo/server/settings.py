@@ -38,6 +38,10 @@ class RequestBounds:
     """Told of prompts: their tokens times their likely tokens and themselves times answers."""
     max_messages: int = 4096
     """Of a conversation, and parts in all of them."""
+    max_tools: int = 256
+    """That an answer may call; documents too."""
+    max_tool_chars: int = 1 << 20
+    """Of all tools, counted like variables; of all documents too."""
     max_template_chars: int = 1 << 16
     """Of all variables of a template; each of their values and names counts one more."""
 
@@ -142,6 +146,10 @@ class ServerSettings:
     """The OpenAPI document is served."""
     cors: CorsSettings | None = None
     """Web pages that may call the server; None: those of no other place."""
+    tool_call_parser: str = "auto"
+    """A row of `TOOL_FORMATS`; auto: as the model's template says; none: tools are refused."""
+    reasoning_parser: str = "auto"
+    """A row of `REASONING_FORMATS`; auto: as the template says; none: reasoning is content."""
     chat_variables: Mapping[str, object] = field(default_factory=dict[str, object])
     """Variables of the chat template that requests may replace."""
     response_role: str = "assistant"

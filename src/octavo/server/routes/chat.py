@@ -35,11 +35,14 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
 
     async def prepare(body: ChatBody, request: Request) -> Answer:
         came_s = time.monotonic()
-        head = generation.head(body)
+        terms = body.terms()
+        head = generation.head(terms)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
-        generation.look(request, body.priority or 0, answers=params.choices)
-        prompt = await prompter.chat(body)
+        generation.look(request, terms.priority, answers=params.choices)
+        chat = body.conversation()
+        prompt = await prompter.chat(body, chat)
+        params, terms = prompter.read(chat, prompt, params, terms)
         form = ChatForm(body, head, names, role=parts.settings.response_role)
-        return await generation.answer(request, body, [prompt], params, form, came_s)
+        return await generation.answer(request, terms, [prompt], params, form, came_s)
 
     return routes

@@ -37,12 +37,17 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
 
     async def prepare(body: CompletionBody, request: Request) -> Answer:
         came_s = time.monotonic()
-        head = generation.head(body)
+        terms = body.terms(
+            silent=bool(body.echo) and body.max_tokens == 0,
+            # One that echoes asks for them by its logprobs.
+            scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
+        )
+        head = generation.head(terms)
         params = completion_sampling(body, parts.model.defaults, parts.settings.bounds)
         answers = len(prompts_of(body)) * params.choices
-        generation.look(request, body.priority or 0, answers=answers)
+        generation.look(request, terms.priority, answers=answers)
         prompts = await prompter.completion(body)
         form = CompletionForm(body, head, names)
-        return await generation.answer(request, body, prompts, params, form, came_s)
+        return await generation.answer(request, terms, prompts, params, form, came_s)
 
     return routes

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from octavo.server.failures import ApiError
 from octavo.server.fields import sift
+from octavo.server.terms import Terms
 
 Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """JSON has whole numbers of any length; nothing here counts so far."""
@@ -24,6 +26,11 @@ def within(*, about: str | None = None, **limits: float) -> Any:  # a field, as 
     """
     extra: dict[str, Any] = dict(limits)
     return Field(None, description=about, json_schema_extra=extra)
+
+
+def type_of(given: object) -> object:
+    """Return the type of a JSON object, as it says itself; None: it says none."""
+    return cast("Mapping[str, object]", given).get("type") if isinstance(given, Mapping) else None
 
 
 class Strict(BaseModel):
@@ -111,3 +118,28 @@ class SamplingBody(Body):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     echo: bool | None = Field(None, description="The answer begins with the prompt")
+
+    def terms(self, *, silent: bool = False, scores_field: str = "prompt_logprobs") -> Terms:
+        """Return what is asked beside text and sampling. Raises ApiError. See `Terms`."""
+        options = self.stream_options
+        if options is not None and not self.stream:
+            raise ApiError(
+                400, "stream_options: they need stream, which is not true", param="stream_options"
+            )
+        return Terms(
+            model=self.model,
+            request_id=self.request_id,
+            stream=bool(self.stream),
+            interval=self.stream_interval,
+            usage=bool(options and options.include_usage),
+            usage_always=bool(options and options.continuous_usage_stats),
+            priority=self.priority or 0,
+            cache_salt=self.cache_salt,
+            silent=silent,
+            scores_field=scores_field,
+            logged=self._logged,
+        )
+
+    def _logged(self) -> dict[str, object]:
+        # A salt is a secret.
+        return self.model_dump(exclude_none=True, exclude={"prompt", "messages", "cache_salt"})

@@ -105,17 +105,35 @@ class ChatLogprobsReply(Reply):
     refusal: None
 
 
+class CalledReply(Reply):
+    """What the model calls."""
+
+    name: str
+    arguments: str = Field(description="JSON as text; incomplete if the answer was cut")
+
+
+class CallReply(Reply):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledReply
+
+
 class ChatMessage(Reply):
     """What the model says."""
 
     role: str
-    content: str
+    content: str | None = Field(description="null: it is nothing but calls")
     refusal: None
+    reasoning: str | None = None
+    tool_calls: list[CallReply] | None = None
 
 
 class ChatChoice(Ending):
     """One answer to a conversation."""
 
+    finish_reason: Finish | Literal["tool_calls"]  # pyright: ignore[reportIncompatibleVariableOverride]
     message: ChatMessage
     logprobs: ChatLogprobsReply | None
 
