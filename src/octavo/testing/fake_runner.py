@@ -151,9 +151,9 @@ class FakeRunner:
         """Queue a batch; its moves may run before older batches have computed."""
         assert len(self._queue) < 2, "a third step was submitted before the first was collected"
         for piece in batch.slices:
-            assert piece.tokens[-1] != PENDING or not any(s.constrained for s in piece.samples), (
-                f"sequence {piece.seq} goes on with a token that its grammar does not know yet"
-            )
+            assert piece.tokens[-1:] != (PENDING,) or not any(
+                s.constrained for s in piece.samples
+            ), f"sequence {piece.seq} goes on with a token that its grammar does not know yet"
         self._queue.append(batch)
         self._moves += batch.moves
 
