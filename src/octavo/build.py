@@ -17,6 +17,7 @@ from octavo.errors import ConfigError, ModelError
 from octavo.executors.choice import StartsEarly, named
 from octavo.executors.pool_size import num_blocks_of
 from octavo.executors.select import select_executor
+from octavo.memory.eviction import hears_hints
 from octavo.memory.policies.arc import Arc
 from octavo.memory.policies.bonus import Bonus
 from octavo.memory.policies.cost import Cost
@@ -89,6 +90,8 @@ class Built:
     max_model_len: int
     longest_text: int
     """Tokens of prompt and answer that context and memory allow; a tenant's maximum may be less."""
+    hears_hints: bool
+    """What requests say of the further use of their KV (`cache_hint`) changes anything."""
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic torch executor computes; empty for all others."""
 
@@ -265,6 +268,7 @@ def build_engine(
         num_blocks=num_blocks,
         max_model_len=longest,
         longest_text=min(longest, pool_tokens),
+        hears_hints=rule.tokens is None and hears_hints(policy()),
         deterministic_tiles=tiles,
     )
 
@@ -340,6 +344,8 @@ def tenants_of(config: EngineConfig, rule: Reservation) -> tuple[TenantShare, ..
         "pin_limit": bool(config.pin_limit),
         "kv_cache_metrics": config.kv_cache_metrics,
         "eviction_policy": config.eviction_policy != _DEFAULT_POLICY,
+        # Where no text is ever found in memory, there are no hits to order for.
+        "scheduling_policy": hasattr(scheduling_policy(config.scheduling_policy)(), "turns"),
     }
     for name in (name for name, given in asked.items() if given and rule.tokens is not None):
         raise ConfigError(

@@ -12,6 +12,7 @@ import pytest
 
 from octavo.cli import run
 from octavo.cli.generation import generation_defaults
+from octavo.cli.serve_parts import templated
 from octavo.cli.serve_settings import (
     engine_config,
     key_table,
@@ -19,10 +20,14 @@ from octavo.cli.serve_settings import (
     tls_of,
     told_of,
 )
-from octavo.cli.serve_table import settle
+from octavo.cli.serve_table import FLAGS, settle
 from octavo.errors import ConfigError
-from octavo.server.listen import address_of, is_local, listen, listen_at_path
+from octavo.models.gguf import GGUFFile
+from octavo.server.listen import address_of, is_local, listen, listen_at_path, notice_vanished
+from octavo.server.remote.client import ProcessCore
 from octavo.server.tenants import SHARED
+from octavo.text.formats.table import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
+from octavo.text.tokenizer import Tokenizer
 
 
 def options(**flags):
@@ -316,3 +321,69 @@ def test_sampling_options_that_cannot_be_are_refused_at_the_start(tmp_path, text
         generation_defaults("auto", tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
         generation_defaults(str(tmp_path / "nothing"), tmp_path)
+
+
+def test_a_template_is_a_file_a_name_of_the_models_own_or_itself(tmp_path, tiny_gguf):
+    file = tmp_path / "chat.jinja"
+    file.write_text("from a file")
+    metadata = GGUFFile(tiny_gguf).metadata
+    tokenizer = Tokenizer.from_gguf(metadata)
+    own = tokenizer.template.source()
+
+    sources = [templated(given, tokenizer) for given in (str(file), "default", "{{ 1 }}", None)]
+
+    assert [one.template.source() for one in sources] == ["from a file", own, "{{ 1 }}", own]
+
+
+def test_a_template_that_there_is_not_is_refused(tiny_gguf):
+    tokenizer = Tokenizer.from_gguf(GGUFFile(tiny_gguf).metadata)
+
+    with pytest.raises(ConfigError, match=r"--chat-template 'other' is no file.*\(default\)"):
+        templated("other", tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("flag", "rows"),
+    [("tool-call-parser", TOOL_FORMATS), ("reasoning-parser", REASONING_FORMATS)],
+)
+def test_every_format_can_be_named(flag, rows):
+    assert FLAGS[flag].choices == (AUTO, NONE, *rows)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="another system's sockets")
+@pytest.mark.parametrize(("seconds", "asked", "given_up"), [(60.0, 1, 60_000), (0.0, 0, 0)])
+def test_a_client_that_vanishes_without_a_word_is_noticed_by_the_system(seconds, asked, given_up):
+    with listen("127.0.0.1", 0) as server:
+        notice_vanished(server, seconds)
+        with socket.create_connection(server.getsockname()), server.accept()[0] as line:
+            assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == asked
+            assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == given_up
+            if seconds:
+                idle, every, times = (
+                    line.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+                assert idle + every * times == seconds
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["a file", "no room for a file"])
+def test_a_start_that_nobody_foresaw_to_fail_is_one_line_and_a_file(
+    monkeypatch, capsys, tmp_path, kept
+):
+    async def start(core):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ProcessCore, "start", start)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path if kept else tmp_path / "nowhere"))
+    shape = ["--load-format", "dummy", "--shape", "llama-3.1-8b", "--device", "cpu", "--port", "0"]
+
+    assert run(["serve", *shape, "--num-gpu-blocks-override", "10"]) == 1
+
+    told = [line for line in capsys.readouterr().err.splitlines() if "octavo: error" in line]
+    assert len(told) == 1
+    assert "RuntimeError: can't start new thread" in told[0]
+    files = list(tmp_path.glob("octavo-serve-*.log"))
+    assert len(files) == kept
+    if kept:
+        assert told[0].endswith(str(files[0]))
+        assert "Traceback" in files[0].read_text()

@@ -24,9 +24,7 @@ ASKS = (Turn(role="user", content="hi"),)
             "continue_final_message",
         ),
         ({"variables": {"messages": []}}, "chat_template_kwargs"),
-        ({"tool_choice": ToolChoice("required")}, "tool_choice"),
-        ({"tool_choice": ToolChoice("named", "f")}, "tool_choice"),
-        ({"tool_choice": ToolChoice("named", "g"), "tools": (Tool(name="f"),)}, "tool_choice"),
+        ({"variables": {"tools": []}}, "chat_template_kwargs"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_by_its_field(fields, param):
@@ -34,6 +32,23 @@ def test_what_does_not_fit_together_is_refused_by_its_field(fields, param):
         ChatRequest(turns=ASKS, **fields)
 
     assert (refused.value.status_code, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tool_choice": ToolChoice("required")}, "tool_choice: required, but there are no tools"),
+        ({"tool_choice": ToolChoice("named", "f")}, "tool_choice: named, but there are no tools"),
+        (
+            {"tool_choice": ToolChoice("named", "g"), "tools": (Tool(name="f"),)},
+            "tool_choice: 'g' is none of the tools",
+        ),
+        ({"tools": (Tool(name="f"), Tool(name="f"))}, "tools: 'f' is there twice"),
+    ],
+)
+def test_tools_and_choices_that_do_not_fit_are_refused(fields, message):
+    with pytest.raises(RequestError, match=message):
+        ChatRequest(turns=ASKS, **fields)
 
 
 @pytest.mark.parametrize(

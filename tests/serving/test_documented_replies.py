@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_served import HELLO, real, tiny_llm
 
+from octavo.server.schemas.message_replies import CountReply, MessageReply
 from octavo.server.schemas.replies import (
     ChatReply,
     CompletionReply,
@@ -14,6 +15,7 @@ from octavo.server.schemas.replies import (
     TokensReply,
     VersionReply,
 )
+from octavo.server.schemas.response_replies import ResponseReply
 from octavo.testing.near_server import served
 
 COMPLETION = {"prompt": "hello the", "max_tokens": 3}
@@ -33,6 +35,9 @@ EVERYTHING = {"return_token_ids": True, "prompt_logprobs": 2, "n": 2, "stop": "a
             {**CHAT, **EVERYTHING, "logprobs": True, "top_logprobs": 2},
             ChatReply,
         ),
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 3}, ResponseReply),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 3}, MessageReply),
+        ("/v1/messages/count_tokens", {"messages": HELLO}, CountReply),
         ("/tokenize", {"prompt": "hello", "return_token_strs": True}, TokensReply),
         ("/tokenize", {"messages": HELLO}, TokensReply),
         ("/detokenize", {"tokens": [70, 71]}, TextReply),

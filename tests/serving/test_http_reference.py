@@ -11,11 +11,22 @@ from octavo.server.fields import NOT_YET, WITHOUT_EFFECT
 from octavo.server.schemas.chat import ChatBody, Message
 from octavo.server.schemas.common import StreamOptions
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.schemas.messages import MessagesBody
+from octavo.server.schemas.responses import ResponsesBody
 from octavo.server.schemas.tokens import DetokenizeBody, TokenizeBody
 from octavo.server.settings import RequestBounds
 
 PAGE = Path(__file__).parents[2] / "docs/reference/http.md"
-BODIES = [CompletionBody, ChatBody, Message, StreamOptions, TokenizeBody, DetokenizeBody]
+BODIES = [
+    CompletionBody,
+    ChatBody,
+    ResponsesBody,
+    MessagesBody,
+    Message,
+    StreamOptions,
+    TokenizeBody,
+    DetokenizeBody,
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +59,7 @@ def test_bounds_are_those_of_a_server():
         f"for each answer | {bounds.max_prompt_logprobs:,} |",
         f"| `messages` | {bounds.max_messages:,} |",
         f"| parts in all messages | {bounds.max_messages:,} |",
+        f"`documents` | {bounds.max_tools} of each, {bounds.max_tool_chars:,} characters",
         f"| `chat_template_kwargs` | {bounds.max_template_chars:,} characters, names and values |",
         f"| token ids in `prompt` or `tokens` | {bounds.max_token_ids:,} |",
     ):

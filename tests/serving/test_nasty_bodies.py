@@ -131,9 +131,13 @@ def test_an_option_that_is_not_possible_is_refused(nasty_server, body):
 @pytest.mark.parametrize(
     "extra",
     [
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"tool_choice": "auto"},
+        {"tools": [{"type": "function", "function": {"name": "f g"}}]},
+        {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+        {"tools": [{"type": "function", "function": {"name": "f"}}] * 2},
+        {"tool_choice": "required"},
+        {"tool_choice": "perhaps"},
         {"functions": [{"name": "f"}]},
+        {"documents": [{"text": "the"}]},
         {"chat_template": "{{ 1 }}"},
         {"modalities": ["text", "audio"]},
         {"logprobs": 3},

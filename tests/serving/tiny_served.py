@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 from octavo import LLM
+from octavo.contract.batch import Sampled
 from octavo.engine.messages import CoreFacts
+from octavo.testing.fake_runner import FakeRunner
 from octavo.testing.near_core import fake_loop
 from octavo.text.tokenizer import Tokenizer
 from tiny_model import TOKENS
@@ -19,6 +21,41 @@ def worded(tokenizer: Tokenizer, **options) -> dict:
     """Options of `served` for a fake engine whose tokens have texts."""
     return {
         "build": lambda: fake_loop(vocab_size=VOCABULARY, **options),
+        "tokenizer": tokenizer,
+    }
+
+
+class Speaker(FakeRunner):
+    """A runner whose model says certain texts in the order in which it is asked, then ends."""
+
+    def __init__(self, tokenizer: Tokenizer, texts: list[str]) -> None:
+        super().__init__((4,), vocab_size=VOCABULARY)
+        self._lines = [
+            [*tokenizer.encode(text, add_special_tokens=False), *tokenizer.eos_token_ids]
+            for text in texts
+        ]
+        self._line: dict[int, list[int]] = {}
+
+    def _sample(self, piece, sample, text, result):
+        super()._sample(piece, sample, text, result)
+        line = self._line.setdefault(sample.seq, self._lines[len(self._line) % len(self._lines)])
+        # A step that was begun before the end was known comes after it.
+        token = line[min(piece.start + len(piece.tokens) - sample.prompt_length, len(line) - 1)]
+        said = Sampled(token, -1.0, result.sampled[sample.seq].logprobs)
+        result.sampled[sample.seq] = said
+        self._last[sample.seq] = token
+
+
+def saying(tokenizer: Tokenizer, *texts: str) -> dict:
+    """Options of `served` for a model that says certain texts, one an answer."""
+    return {
+        "build": lambda: fake_loop(
+            4000,
+            vocab_size=VOCABULARY,
+            max_model_len=8000,
+            max_num_batched_tokens=4000,
+            runner=Speaker(tokenizer, [*texts]),
+        ),
         "tokenizer": tokenizer,
     }
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from octavo.errors import ConfigError, RequestError
+from octavo.errors import RequestError
 from octavo.text.conversation import Tool, ToolCall, ToolChoice, Turn
-from octavo.text.parsing import REASONING_FORMATS, TOOL_FORMATS, PlainParser, find_format
+from octavo.text.parsing import PlainParser
 
 
 def test_a_turn_is_written_with_what_it_has_and_nothing_else():
@@ -62,17 +62,6 @@ def test_the_order_of_properties_and_values_is_the_authors():
 )
 def test_a_choice_forces_a_call_or_not(choice, forces):
     assert ToolChoice(choice).forces is forces
-
-
-@pytest.mark.parametrize("rows", [TOOL_FORMATS, REASONING_FORMATS])
-def test_a_format_that_there_is_not_is_refused_with_those_there_are(rows):
-    with pytest.raises(ConfigError, match="tool_parser 'nobodys' is not one of auto"):
-        find_format("tool_parser", "nobodys", rows, None)
-
-
-@pytest.mark.parametrize("rows", [TOOL_FORMATS, REASONING_FORMATS])
-def test_a_template_that_no_format_fits_has_none(rows):
-    assert find_format("tool_parser", "auto", rows, "{{ messages }}") is None
 
 
 def test_without_a_format_all_of_an_answer_is_content():

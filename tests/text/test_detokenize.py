@@ -210,3 +210,10 @@ def test_what_looked_like_a_stop_string_comes_out_when_the_answer_is_over(tiny):
     assert detokenizer.push(tiny.encode("an EN")) == "an "
     assert detokenizer.finish() == "EN"
     assert detokenizer.stopped is None
+
+
+def test_a_special_token_that_is_shown_stands_in_the_text(tiny):
+    ids = tiny.encode("the<|im_end|>the<|im_start|>")
+    shown = frozenset(tiny.special(["<|im_start|>", "the"]).values())
+
+    assert "".join(stream(Detokenizer(tiny, shown=shown), ids)) == "thethe<|im_start|>"

@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 
 from octavo.errors import RequestError
+from octavo.text.conversation import ToolCall
 from octavo.text.template import ChatTemplate
 
 CHAT = [{"role": "user", "content": "Hi <there> & 'all'"}]
@@ -96,3 +97,55 @@ def test_a_chat_with_tools_uses_the_template_for_tools():
 
     assert templates.render(CHAT, {"tools": [{"name": "f"}]}) == "tools"
     assert templates.render(CHAT, {"tools": None}) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("source", "reads"),
+    [
+        ("{% if tools %}x{% endif %}", True),
+        ("{{ message['tools'] }}", True),
+        ("{%- for t in xml.tools %}", True),
+        ("You have tools {{ 'and more tools here' }}", False),
+        ("{{ tools_in_user_message }}", False),
+    ],
+)
+def test_a_template_tells_what_it_reads(source, reads):
+    assert ChatTemplate({"default": source}, {}).reads("tools") is reads
+
+
+ARGUMENTS = ToolCall(id="c", name="f", arguments=' {"b":1.50, "a":"\\u00e9"}').for_template()
+
+
+@pytest.mark.parametrize("dialect", ["", "{% generation %}{% endgeneration %}"])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ call.function.arguments | tojson }}", '{"b":1.50, "a":"\\u00e9"}'),
+        (
+            "{{ call.function | tojson }}",
+            '{"name": "f", "arguments": {"b":1.50, "a":"\\u00e9"}}',
+        ),
+        (
+            "{{ [call] | tojson }}",
+            '[{"id": "c", "type": "function", "function": '
+            '{"name": "f", "arguments": {"b":1.50, "a":"\\u00e9"}}}]',
+        ),
+        (
+            "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};"
+            "{% endfor %}",
+            "b=1.5;a=é;",
+        ),
+        ("{{ call.function.arguments is mapping }}", "True"),
+    ],
+)
+def test_a_model_reads_its_arguments_as_it_wrote_them(dialect, source, text):
+    assert render(dialect + source, call=ARGUMENTS) == text
+
+
+def test_another_template_takes_the_place_of_all():
+    templates = ChatTemplate({"default": "a", "tool_use": "b"}, {"bos_token": "<s>"})
+
+    replaced = templates.replaced("{{ bos_token }}")
+
+    assert replaced.render(CHAT, {"tools": [1]}) == "<s>"
+    assert (templates.names, templates.named("tool_use")) == (["default", "tool_use"], "b")

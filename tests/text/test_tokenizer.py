@@ -315,3 +315,14 @@ def test_a_vocabulary_of_grammars_ends_where_the_model_scores_no_more(tiny):
 
     assert (whole.ends, whole.size) == ((end,), tiny.vocab_size)
     assert short.ends == ()
+
+
+def test_another_template_is_that_of_another_tokenizer(tiny_gguf):
+    tokenizer = Tokenizer.from_gguf(GGUFFile(tiny_gguf).metadata)
+
+    other = tokenizer.with_template("{{ messages[0].role }}{{ bos_token }}")
+
+    chat = [{"role": "user", "content": "hi"}]
+    assert other.apply_chat_template(chat).startswith("user")
+    assert tokenizer.apply_chat_template(chat) != other.apply_chat_template(chat)
+    assert other.encode("hi") == tokenizer.encode("hi")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from octavo.cli.serve_flags import Flag, Kind, idle, only
-
-_CHATS = "tools, reasoning and templates of your own come with structured output"
+from octavo.engine.scheduling import CoreScheduling
 
 FRONT: tuple[Flag, ...] = (
     Flag(
@@ -112,6 +111,25 @@ FRONT: tuple[Flag, ...] = (
         help="Tokens of a request that are biased, allowed or banned.",
     ),
     Flag(
+        name="header-timeout",
+        kind=Kind.NUMBER,
+        default=30.0,
+        help="Seconds in which a request's headers must have come; 0: no limit.",
+    ),
+    Flag(
+        name="body-timeout",
+        kind=Kind.NUMBER,
+        default=60.0,
+        help="Seconds in which a request's whole body must have come after them; 0: no limit.",
+    ),
+    Flag(
+        name="send-timeout",
+        kind=Kind.NUMBER,
+        default=60.0,
+        help="Seconds after which a client that takes nothing of its answer is cut off; one that "
+        "is slow is not; 0: no limit.",
+    ),
+    Flag(
         name="drain-timeout",
         kind=Kind.NUMBER,
         default=30.0,
@@ -128,13 +146,14 @@ FRONT: tuple[Flag, ...] = (
         name="core-restart-limit",
         kind=Kind.COUNT,
         default=0,
-        help="An engine that ends is started again so often; 0: always.",
+        help="An engine that ends is started again so often, and then the server ends with status "
+        "1; 0: always.",
     ),
     Flag(
         name="core-scheduling",
         kind=Kind.TEXT,
-        default="batch",
-        choices=("batch", "normal"),
+        default=CoreScheduling.BATCH.value,
+        choices=tuple(word.value for word in CoreScheduling),
         help="batch: where all cores compute, what speaks HTTP goes ahead of the engine.",
     ),
     Flag(
@@ -162,10 +181,26 @@ CHAT: tuple[Flag, ...] = (
         choices=("auto", "string"),
         help="How the template gets a message's content: as one text.",
     ),
-    only("chat-template", Kind.TEXT, reason=_CHATS),
-    only("enable-auto-tool-choice", Kind.SWITCH, False, reason=_CHATS),
-    only("tool-call-parser", Kind.TEXT, reason=_CHATS),
-    only("reasoning-parser", Kind.TEXT, "", reason=_CHATS),
+    Flag(
+        name="chat-template",
+        kind=Kind.TEXT,
+        help="Another chat template: a file, a name among the model's own, or the template itself.",
+    ),
+    Flag(
+        name="tool-call-parser",
+        kind=Kind.TEXT,
+        default="auto",
+        choices=("auto", "none", "mistral", "llama3_json", "qwen", "hermes"),
+        help="How the model writes calls of tools; auto: as its template says.",
+    ),
+    Flag(
+        name="reasoning-parser",
+        kind=Kind.TEXT,
+        default="auto",
+        choices=("auto", "none", "mistral", "qwen3", "deepseek_r1"),
+        help="How the model writes its reasoning; auto: as its template says.",
+    ),
+    idle("enable-auto-tool-choice", Kind.SWITCH, "the model may always choose"),
 )
 
 REPORTS: tuple[Flag, ...] = (

@@ -13,6 +13,7 @@ from octavo import __version__
 from octavo.build import open_tokenizer
 from octavo.cli.generation import generation_defaults
 from octavo.cli.serve_settings import told_of
+from octavo.errors import ConfigError
 from octavo.models.catalog import CATALOG, DEFAULT_ALIAS
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.server.limits import TenantGate
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("octavo.serve")
 _FINGERPRINT_BYTES = 4
+_MAX_PATH = 4096
+"""Characters; what is longer is no path, and asking for it is an error."""
 
 
 def metrics_settings(options: Options) -> MetricsSettings:
@@ -94,7 +97,10 @@ def _served_model(plan: Plan, path: Path | None) -> ServedModel:
     return ServedModel(
         names=names,
         root=root,
-        tokenizer=_tokenizer(options.open_text("tokenizer"), checkpoint),
+        tokenizer=templated(
+            options.open_text("chat-template"),
+            _tokenizer(options.open_text("tokenizer"), checkpoint),
+        ),
         created_s=int(time.time()),
         defaults={}
         if path is None
@@ -129,6 +135,25 @@ def _tokenizer(other: str | None, checkpoint: Checkpoint | None) -> Tokenizer | 
     if checkpoint is None or checkpoint.tokenizer_source is None:
         return None
     return open_tokenizer(checkpoint)
+
+
+def templated(given: str | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
+    """Return a tokenizer with the chat template that was given. Raises ConfigError."""
+    if given is None or tokenizer is None:
+        return tokenizer
+    file = Path(given)
+    if len(given) < _MAX_PATH and file.is_file():
+        return tokenizer.with_template(file.read_text(encoding="utf-8"))
+    source = tokenizer.template.named(given)
+    if source is None and any(mark in given for mark in ("{{", "{%")):
+        source = given
+    if source is None:
+        names = ", ".join(tokenizer.template.names) or "none"
+        raise ConfigError(
+            f"--chat-template {given!r:.80} is no file, no template, and none of the model's own "
+            f"({names})"
+        )
+    return tokenizer.with_template(source)
 
 
 def _fingerprint(plan: Plan, checkpoint: Checkpoint | None, root: str) -> str:

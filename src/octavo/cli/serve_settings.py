@@ -14,7 +14,7 @@ from octavo.executors.select import gpu_may_be_there
 from octavo.server.key_file import read_key_file
 from octavo.server.keys import KeyHolder, KeyTable, holders_of_flags
 from octavo.server.listen import Tls
-from octavo.server.settings import CorsSettings, RequestBounds, ServerSettings
+from octavo.server.settings import ConnectionTimes, CorsSettings, RequestBounds, ServerSettings
 from octavo.server.tenants import ANYBODY, SHARED, Tenant, TenantLimits
 from octavo.tenants import read_tenants, write_tenants
 
@@ -139,6 +139,11 @@ def server_settings(options: Options) -> ServerSettings:
             max_stop=options.count("max-stop"),
             max_logit_bias=options.count("max-logit-bias"),
         ),
+        times=ConnectionTimes(
+            header_s=options.number("header-timeout"),
+            body_s=options.number("body-timeout"),
+            send_s=options.number("send-timeout"),
+        ),
         max_queued_requests=options.count("max-queued-requests"),
         prefix_caching=options.switch("enable-prefix-caching"),
         force_usage=options.switch("enable-force-include-usage"),
@@ -156,6 +161,8 @@ def server_settings(options: Options) -> ServerSettings:
         open_metrics=options.switch("open-metrics"),
         document=not options.switch("disable-fastapi-docs"),
         cors=_cors(options),
+        tool_call_parser=options.text("tool-call-parser"),
+        reasoning_parser=options.text("reasoning-parser"),
         chat_variables=options.mapping("default-chat-template-kwargs"),
         response_role=options.text("response-role"),
     )

@@ -135,6 +135,7 @@ class Sequence:
         "stepwise",
         "tokens",
         "units",
+        "untold_preemptions",
     )
 
     def __init__(
@@ -195,12 +196,24 @@ class Sequence:
         self.held_back = False
         """It waits behind others that are as long as it was when last looked at."""
         self.preemptions = 0
+        self.untold_preemptions = 0
+        """Those since the last news of it."""
         self.failures = 0
         self.spared_until = 0
         """A victim of preemption, admitted again, has room for a text of this length and is no
         victim before its text is that long."""
         self.revoked_step: StepId = 0
         """Tokens sampled by steps up to this one do not count."""
+
+    def preempt(self) -> None:
+        """Count that it has lost its blocks."""
+        self.preemptions += 1
+        self.untold_preemptions += 1
+
+    def tell_preemptions(self) -> int:
+        """Return those that nobody has been told of, once."""
+        count, self.untold_preemptions = self.untold_preemptions, 0
+        return count
 
     @property
     def length(self) -> int:
@@ -250,4 +263,4 @@ class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
     miss: Miss | None = None
     """With the first token: why the rest of the prompt was not in memory."""
     preemptions: int = 0
-    """With the last token: how often it gave back its blocks and computed its text again."""
+    """How often it has given back its blocks, to compute its text again, since the last news."""

@@ -62,7 +62,7 @@ class AnswerText:
     """The text of one choice, piece by piece, up to where it stops.
 
     tokenizer: None: the text stays empty. stops: those of `params`, where several answers share
-    them; see `stop_table`.
+    them; see `stop_table`. shown: special tokens that are text all the same.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class AnswerText:
         tokenizer: Tokenizer | None,
         params: SamplingParams,
         stops: StopTable | None = None,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
         self.decodes = params.detokenize
         self._keeps_stop = params.include_stop_str_in_output
@@ -79,6 +80,7 @@ class AnswerText:
                 tokenizer,
                 stops or params.stop,
                 skip_special_tokens=params.skip_special_tokens,
+                shown=shown,
                 include_stop=params.include_stop_str_in_output,
                 min_tokens=params.min_tokens,
             )

@@ -157,6 +157,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     kind: str
     """Name of the exception: one of `octavo.errors`, or of any other."""
     message: str
+    trace: str = ""
+    """Where it was raised; empty: that is no help, or stands on stderr."""
 
 
 class Said(msgspec.Struct, frozen=True, tag=True):

@@ -395,7 +395,7 @@ class Scheduler:
         for one in self._roster.gang(seq):
             one.lost_tokens = one.scheduled
             one.spared_until = one.length + one.sampling + self._limits.storm_guard_tokens
-            one.preemptions += 1
+            one.preempt()
             draft.displaced.add(one.id)
         self.stats.preempt(reason)
         self._roster.requeue(seq)

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from octavo.contract.batch import BANNED
 from octavo.server import sse
 from octavo.server.ask import Ask
+from octavo.server.cache_usage import CacheUsage
 from octavo.server.callers import mark_asked, note_tokens, request_id_of
 from octavo.server.choice import Choice, Piece
 from octavo.server.failures import ApiError, as_api_error
@@ -44,6 +45,8 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    cache: CacheUsage | msgspec.UnsetType = msgspec.UNSET
+    """If it was asked for."""
 
     @classmethod
     def of(cls, asks: list[Ask]) -> Usage:
@@ -51,7 +54,9 @@ class Usage(msgspec.Struct, frozen=True):
         prompt = sum(len(ask.prompt.ids) for ask in asks)
         output = sum(ask.output_tokens for ask in asks)
         cached = sum(ask.cached_tokens for ask in asks)
-        return cls(prompt, output, prompt + output, {"cached_tokens": cached})
+        told = any(ask.tells_cache for ask in asks)
+        cache = CacheUsage.of(asks) if told else msgspec.UNSET
+        return cls(prompt, output, prompt + output, {"cached_tokens": cached}, cache)
 
 
 class Form(Protocol):
@@ -65,8 +70,12 @@ class Form(Protocol):
         """Return news of one answer as an event; empty: there is nothing to tell."""
         ...
 
-    def last(self, usage: Usage) -> bytes:
-        """Return the event that tells the usage."""
+    def end(self, usage: Usage | None) -> bytes:
+        """Return what ends a stream. usage: to be told in it, if it was asked for."""
+        ...
+
+    def broken(self, error: ApiError) -> bytes:
+        """Return what ends a stream whose answer has failed."""
         ...
 
 
@@ -111,6 +120,7 @@ class Answer(Response):
         self._news = asyncio.Event()
         self._unsent: deque[Choice] = deque()
         self._gone = False
+        self._entered: Place | None = None
         self._place: Place | None = None
         """Once the engine has been asked."""
         self._asks = make(self._ring)
@@ -125,12 +135,7 @@ class Answer(Response):
         self._request_id = request_id_of(HTTPConnection(scope))
         listening = asyncio.create_task(self._listen(receive))
         try:
-            place = parts.gate.enter(
-                wanted.tenant,
-                sum(len(ask.prompt.ids) for ask in self._asks),
-                wanted.priority,
-                answers=sum(len(ask.choices) for ask in self._asks),
-            )
+            place = self.enter()
             try:
                 if await self._turn(place):
                     mark_asked(scope)
@@ -148,6 +153,21 @@ class Answer(Response):
             if self._timer is not None:
                 self._timer.cancel()
             parts.doors.go_out()
+
+    def enter(self) -> Place:
+        """Take its place among all requests, which it leaves when it has been called.
+
+        Raises OverLimit; it must not be called then. A second time: no effect.
+        """
+        if self._entered is None:
+            wanted = self._wanted
+            self._entered = self._parts.gate.enter(
+                wanted.tenant,
+                sum(len(ask.prompt.ids) for ask in self._asks),
+                wanted.priority,
+                answers=sum(len(ask.choices) for ask in self._asks),
+            )
+        return self._entered
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
@@ -181,8 +201,12 @@ class Answer(Response):
 
     async def _listen(self, receive: Receive) -> None:
         """Wait for the client to leave, and end what it asked for at once."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except Exception:
+            # Nobody would hear it leave.
+            log.exception("the client of request %s cannot be heard: it is ended", self._request_id)
         self._gone = True
         for ask in self._asks:
             ask.leave()
@@ -311,10 +335,8 @@ class Answer(Response):
     def _ending(self) -> bytes:
         failed = self._failure()
         if failed is not None:
-            return sse.event(failed.body) + sse.DONE
-        if self._wanted.usage:
-            return self._form.last(Usage.of(self._asks)) + sse.DONE
-        return sse.DONE
+            return self._form.broken(failed)
+        return self._form.end(Usage.of(self._asks) if self._wanted.usage else None)
 
     def _failure(self) -> ApiError | None:
         """Return the first error that ended an answer."""
@@ -329,6 +351,13 @@ class Answer(Response):
                     log.error("an answer of request %s ended in an error: %s", name, choice.error)
                     return ApiError(500, f"the answer ended in an error, request id {name}")
         return None
+
+
+class Unheard(Response):
+    """The answer to a client that has left: none."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
 
 
 async def _written(write: Callable[[], Written], scored: int) -> Written:

@@ -12,8 +12,27 @@ from octavo.server.middleware import add_guards
 from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.release import VERSION
-from octavo.server.routes import admin, chat, completions, health, metrics, models, tokens
+from octavo.server.routes import (
+    admin,
+    chat,
+    completions,
+    health,
+    messages,
+    metrics,
+    models,
+    responses,
+    tokens,
+)
 from octavo.server.schemas.errors import FAILURES
+
+PROMPTED: tuple[Callable[[Parts, Prompter], APIRouter], ...] = (
+    completions.router,
+    chat.router,
+    responses.router,
+    messages.router,
+    tokens.router,
+)
+"""Those whose requests hold prompts."""
 
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     models.router,
@@ -40,7 +59,7 @@ def build_app(parts: Parts) -> FastAPI:
         responses=FAILURES,
     )
     prompter = Prompter(parts)
-    for router in (completions.router, chat.router, tokens.router):
+    for router in PROMPTED:
         app.include_router(router(parts, prompter))
     for plain in ROUTERS:
         app.include_router(plain(parts))

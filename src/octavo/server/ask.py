@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.contract.batch import Logprobs
+from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.answer import AnswerText
 from octavo.errors import EngineGone, OverLimit, RequestError
@@ -37,6 +38,10 @@ class Telling:
     """What ends them; made once, since it may be larger than the answers."""
     parser: Callable[[], AnswerParser] | None = None
     """Makes what reads reasoning and calls out of one answer; None: all of it is content."""
+    shown: frozenset[int] = frozenset()
+    """Special tokens that are text all the same, for the parser to see."""
+    cache: bool = False
+    """Usage tells of memory."""
 
 
 class Ask:
@@ -62,7 +67,7 @@ class Ask:
         self.choices = [
             Choice(
                 first + index,
-                AnswerText(tokenizer, params, telling.stops),
+                AnswerText(tokenizer, params, telling.stops, telling.shown),
                 silent=telling.silent,
                 kept=telling.kept,
                 parser=None if telling.parser is None else telling.parser(),
@@ -73,6 +78,9 @@ class Ask:
         """The effective maximum of each answer; None: the engine has not taken it yet."""
         self.prompt_logprobs: list[Logprobs] | None = None
         """Once known, if asked for."""
+        self.tells_cache = telling.cache
+        self.miss: Miss | None = None
+        """Why a part of the prompt was not in memory, once known."""
         self.error: Exception | None = None
         """Why it has no answer."""
         self.open = len(self.choices)
@@ -85,6 +93,7 @@ class Ask:
         self._meters: Meters | None = None
         self._came_s = request.arrival_s
         self._preemptions = 0
+        self._prompt_told = False
         self._begun_s: float | None = None
         self._first_s: float | None = None
         self._last_s: float | None = None
@@ -183,11 +192,14 @@ class Ask:
             return
         choice = self.choices[update.index]
         self._preemptions += update.preemptions
+        if self.miss is None:
+            self.miss = update.miss
         if choice.finish is not None:
             return
+        before = choice.tokens
         if choice.push(update, applied_s) and self._core is not None:
             self._core.finish(self.id, update.index)
-        self._count(choice, len(update.tokens))
+        self._count(choice, len(update.tokens), told=choice.tokens - before)
         if self._scores and update.index == 0 and self.prompt_logprobs is None:
             self._score(update)
         if choice.finish is not None:
@@ -207,6 +219,8 @@ class Ask:
                 choice.end(finish)
                 self._offer(choice)
         self.open = 0
+        if self._begun_s is not None:
+            self._count_prompt()  # of one that has no token yet, as much as there is to know
         self._ring(None)
 
     def _score(self, update: Update) -> None:
@@ -219,9 +233,19 @@ class Ask:
         if choice.finish is not None or choice.unsent >= self._interval:
             self._ring(choice)
 
-    def _count(self, choice: Choice, tokens: int) -> None:
+    def _count_prompt(self) -> None:
+        if self._meters is not None and not self._prompt_told:
+            self._prompt_told = True
+            computed = len(self.request.prompt) - self.cached_tokens
+            self._meters.prompt(self.request.tenant, cached=self.cached_tokens, computed=computed)
+
+    def _count(self, choice: Choice, tokens: int, *, told: int) -> None:
+        """Count tokens of an answer, and how many of them it tells."""
+        if choice is self.choices[0]:
+            self._count_prompt()
         if not tokens or self._meters is None or self._place is None:
             return
+        self._meters.output(self.request.tenant, told)
         now = time.monotonic()
         if self._first_s is None:
             self._first_s = now

@@ -41,3 +41,10 @@ def was_asked(connection: HTTPConnection) -> bool:
 def note_tokens(scope: Scope, prompt: int, output: int) -> None:
     """Note what a request has used, for the log."""
     scope.setdefault("state", {})["tokens"] = (prompt, output)
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request below the server's root path."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if root and path.startswith(root + "/") else path

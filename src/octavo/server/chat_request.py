@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from octavo.server.cache_wishes import CacheMark
 from octavo.server.failures import ApiError
-from octavo.text.conversation import AUTOMATIC, Tool, ToolChoice, Turn
+from octavo.text.conversation import AUTOMATIC, MAX_DEPTH, Tool, ToolChoice, Turn, deeper
+from octavo.text.formats.reading import ToolUse
 
-OWN_VARIABLES = frozenset({"messages", "add_generation_prompt"})
+OWN_VARIABLES = frozenset({"messages", "add_generation_prompt", "tools", "documents"})
 """Of a template: what has a field of its own, and is no one else's to set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What is rendered, and how its answer is read. Raises ApiError for what does not fit."""
+    """What is rendered, and how its answer is read.
+
+    Raises ApiError or RequestError for what does not fit together.
+    """
 
     turns: tuple[Turn, ...]
     """At least one."""
@@ -51,17 +57,17 @@ class ChatRequest:
                 f"chat_template_kwargs: {name} is a field of its own",
                 param="chat_template_kwargs",
             )
-        choice = self.tool_choice
-        if choice.forces and not self.tools:
-            raise ApiError(
-                400, f"tool_choice: {choice.mode}, but there are no tools", param="tool_choice"
-            )
-        if choice.mode == "named" and choice.name not in {tool.name for tool in self.tools}:
-            raise ApiError(
-                400,
-                f"tool_choice: {choice.name!r:.80} is none of the tools",
-                param="tool_choice",
-            )
+        self.use  # noqa: B018 (raises for tools that do not fit together)
+        for one in self.documents:
+            if deeper(one, MAX_DEPTH):
+                raise ApiError(
+                    400, f"documents: nested more than {MAX_DEPTH} deep", param="documents"
+                )
+
+    @property
+    def use(self) -> ToolUse:
+        """Its tools, and what is to be done with them."""
+        return ToolUse(tools=self.tools, choice=self.tool_choice, parallel=self.parallel_calls)
 
     @property
     def generates(self) -> bool:
@@ -71,9 +77,10 @@ class ChatRequest:
     @property
     def chars(self) -> int:
         """Of all texts in it, about: what bounds the work before anything is rendered."""
+        told = [tool.parameters for tool in self.tools], self.documents
         return sum(
             len(turn.content)
             + len(turn.reasoning or "")
             + sum(len(call.arguments) for call in turn.calls)
             for turn in self.turns
-        )
+        ) + (len(msgspec.json.encode(told)) if self.tools or self.documents else 0)

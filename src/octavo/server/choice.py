@@ -20,6 +20,8 @@ class Piece:
     """Without reasoning and calls, where a parser reads them."""
     reasoning: str = ""
     calls: list[CallPiece] = field(default_factory=list[CallPiece])
+    parsed: list[Parsed] = field(default_factory=list[Parsed])
+    """The same three in the order in which they came; empty where no parser reads them."""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[Logprobs] = field(default_factory=list[Logprobs])
     """One for each of the tokens, if asked for."""
@@ -36,6 +38,7 @@ class Piece:
         self.text += parsed.content
         self.reasoning += parsed.reasoning
         self.calls += parsed.calls
+        self.parsed.append(parsed)
 
 
 class Choice:

@@ -8,6 +8,7 @@ from octavo.server import sse
 from octavo.server.answers import Usage
 from octavo.server.ask import Ask
 from octavo.server.choice import Choice, Piece
+from octavo.server.failures import ApiError
 from octavo.server.head import Head
 from octavo.server.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
 from octavo.server.schemas.completions import CompletionBody
@@ -58,10 +59,20 @@ class CompletionForm:
             }
         )
 
-    def last(self, usage: Usage) -> bytes:
-        """Return the event that tells the usage."""
-        head = self._head.fields("text_completion")
-        return sse.event({**head, "choices": [], "usage": usage})
+    def end(self, usage: Usage | None) -> bytes:
+        """Return what ends a stream: the usage, if it was asked for."""
+        if usage is None:
+            return sse.DONE
+        told: dict[str, object] = {
+            **self._head.fields("text_completion"),
+            "choices": [],
+            "usage": usage,
+        }
+        return sse.event(told) + sse.DONE
+
+    def broken(self, error: ApiError) -> bytes:
+        """Return what ends a stream that has failed."""
+        return sse.event(error.body) + sse.DONE
 
     def _choice(self, ask: Ask, choice: Choice, piece: Piece) -> dict[str, object]:
         text = piece.text

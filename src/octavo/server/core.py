@@ -84,6 +84,10 @@ class CoreClient(Protocol):
         """Why the last one ended; empty: none has."""
         ...
 
+    async def failed(self) -> str:
+        """Return why, once it has ended and nobody starts it again."""
+        ...
+
     async def start(self) -> None:
         """Return once the engine is ready. Raises what building it raised."""
         ...

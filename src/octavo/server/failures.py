@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import EngineGone, OverLimit, RequestError
-from octavo.server.callers import request_id_of, tenant_of, was_asked
+from octavo.server.callers import path_of, request_id_of, tenant_of, was_asked
 from octavo.server.parts import Parts
 
 INVALID = "invalid_request_error"
@@ -28,6 +28,18 @@ _KINDS = {
     503: "overloaded_error",
 }
 """`type` of an error whose raiser names none; other statuses: a request that is not valid."""
+
+MESSAGES = "/v1/messages"
+"""Whose errors, and those of the routes below, are those of Anthropic's API."""
+_OVERLOADED = 529
+_MESSAGE_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 class ApiError(HTTPException):
@@ -60,15 +72,23 @@ class ApiError(HTTPException):
             }
         }
 
-    @property
-    def response(self) -> Response:
-        """The error as an answer."""
-        return Response(
-            msgspec.json.encode(self.body),
-            self.status_code,
-            media_type=JSON,
-            headers=dict(self.headers or {}),
-        )
+
+def error_response(error: ApiError, path: str) -> Response:
+    """Return an error as the API of a path writes it."""
+    status, body = error.status_code, error.body
+    if path == MESSAGES or path.startswith(MESSAGES + "/"):
+        status, body = _OVERLOADED if status == 503 else status, message_error(error)
+    return Response(
+        msgspec.json.encode(body), status, media_type=JSON, headers=dict(error.headers or {})
+    )
+
+
+def message_error(error: ApiError) -> dict[str, object]:
+    """Return an error as Anthropic's clients read it."""
+    kind = _MESSAGE_KINDS.get(error.status_code)
+    if kind is None:
+        kind = "api_error" if error.status_code >= 500 else INVALID
+    return {"type": "error", "error": {"type": kind, "message": error.detail}}
 
 
 def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
@@ -107,11 +127,12 @@ def add_failures(app: FastAPI, parts: Parts) -> None:
         if not was_asked(request):
             tenant = tenant_of(request, parts)
             parts.meters.refused("" if tenant is None else tenant.name, failure.status_code)
-        return failure.response
+        return error_response(failure, path_of(request.scope))
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:
         # Its text may hold anything: it is for the log alone, which whoever calls this writes.
-        return ApiError(500, f"internal error, request id {request_id_of(request)}").response
+        failure = ApiError(500, f"internal error, request id {request_id_of(request)}")
+        return error_response(failure, path_of(request.scope))
 
     for kind in (HTTPException, RequestValidationError, RequestError, OverLimit, EngineGone):
         app.add_exception_handler(kind, answer)
@@ -129,7 +150,12 @@ def _meant(message: str) -> str | None:
     return word if word in _OPTIONS else None
 
 
-_OPTIONS = frozenset((*SamplingParams.__struct_fields__, "priority"))
+_OPTIONS = frozenset(
+    (
+        *SamplingParams.__struct_fields__,
+        *("priority", "messages", "tools", "tool_choice", "continue_final_message"),
+    )
+)
 
 
 def _later(seconds: float) -> dict[str, str]:

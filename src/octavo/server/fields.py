@@ -22,11 +22,14 @@ WITHOUT_EFFECT = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "verbosity",
+        "max_tool_calls",
+        "prompt_cache_retention",
     }
 )
 """Taken, and ignored: answers are the same without them."""
 
 NOT_YET: Mapping[str, str] = {
+    "conversation": "name the response that is continued: previous_response_id",
     "response_format": "answers in a given form are not supported",
     "structured_outputs": "answers in a given form are not supported",
     "guided_json": "answers in a given form are not supported",
@@ -35,11 +38,11 @@ NOT_YET: Mapping[str, str] = {
     "guided_grammar": "answers in a given form are not supported",
     "guided_decoding_backend": "answers in a given form are not supported",
     "guided_whitespace_pattern": "answers in a given form are not supported",
-    "tools": "tools are not supported",
-    "tool_choice": "tools are not supported",
-    "functions": "tools are not supported",
-    "function_call": "tools are not supported",
-    "documents": "documents are not supported: write them into a message",
+    "tools": "a text calls no tools: send a conversation",
+    "tool_choice": "a text calls no tools: send a conversation",
+    "functions": "its successor is tools",
+    "function_call": "its successor is tool_choice",
+    "documents": "a text has none: send a conversation, or write them into it",
     "chat_template": "the template is the model's own: a server runs none that a request brings",
     "thinking_token_budget": "thinking has no limit of its own: set max_tokens",
     "kv_transfer_params": "KV is not handed over between servers",
@@ -57,9 +60,7 @@ NOT_YET: Mapping[str, str] = {
 """Would change the answer: refused, with the reason, unless their value asks for nothing."""
 
 NOT_IN_MESSAGES: Mapping[str, str] = {
-    "tool_calls": "tools are not supported",
-    "tool_call_id": "tools are not supported",
-    "function_call": "tools are not supported",
+    "function_call": "its successor is tool_calls",
     "audio": "messages are text",
     "refusal": "it is no part of what a model reads",
     "annotations": "it is no part of what a model reads",

@@ -15,7 +15,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.errors import OverLimit
-from octavo.server.failures import ApiError, as_api_error
+from octavo.server.callers import path_of
+from octavo.server.failures import ApiError, as_api_error, error_response
 from octavo.server.logs import AccessLog, Passed
 from octavo.server.parts import Parts
 
@@ -96,7 +97,8 @@ class Guard:
                 await self._app(scope, receive, send_on)
             else:
                 self._parts.meters.refused(_name_of(scope) or NOBODY, refusal.status_code)
-                await refusal.response(scope, receive, send_on)
+                answer = error_response(refusal, path_of(scope))
+                await answer(scope, receive, send_on)
         except Exception:
             status = status or 500  # it is answered outside
             raise
@@ -138,13 +140,6 @@ class Guard:
                 OverLimit("the server is closing", retry_after_s=wait_s, of_server=True)
             )
         return None
-
-
-def path_of(scope: Scope) -> str:
-    """Return the path of a request below the server's root path."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path.removeprefix(root) if root and path.startswith(root + "/") else path
 
 
 def _name_of(scope: Scope) -> str | None:

@@ -10,6 +10,7 @@ from octavo.server.failures import ApiError
 from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.common import SamplingBody
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.schemas.drawn import DRAWN, DrawnBody
 from octavo.server.settings import RequestBounds
 
 _SAME = (
@@ -88,6 +89,31 @@ def _params(options: dict[str, object]) -> SamplingParams:
     return SamplingParams(**cast("dict[str, Any]", options))
 
 
+def drawn_sampling(
+    body: DrawnBody,
+    stop: str | list[str] | None,
+    most: int | None,
+    defaults: Mapping[str, object],
+    bounds: RequestBounds,
+) -> SamplingParams:
+    """Return the options of one answer of another API. Raises ApiError or RequestError.
+
+    stop: texts that end it. most: its tokens.
+    """
+    options = {name: value for name, value in defaults.items() if name not in ("n", "stop")}
+    known = SamplingParams.__struct_fields__
+    options = {name: value for name, value in options.items() if name in known}
+    for name in DRAWN:
+        value: object = getattr(body, name)
+        if value is not None:
+            options[name] = value
+    _check_stops(stop, bounds)
+    if stop:
+        options["stop"] = stop
+    options["max_tokens"] = defaults.get("max_tokens") if most is None else most
+    return _params(options)
+
+
 def _options(
     body: SamplingBody, defaults: Mapping[str, object], bounds: RequestBounds
 ) -> dict[str, object]:
@@ -137,11 +163,15 @@ def _check_bounds(body: SamplingBody, bounds: RequestBounds) -> None:
                 f"{name}: must be at most {bounds.max_n} on this server, got {value}",
                 param=name,
             )
-    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    if any(len(stop) > bounds.max_stop_chars for stop in stops):
-        raise ApiError(
-            400, f"stop: each text has at most {bounds.max_stop_chars} characters", param="stop"
-        )
+    _check_stops(body.stop, bounds)
     most = bounds.max_stop * bounds.max_stop_chars
     if sum(map(len, body.bad_words or ())) > most:
         raise ApiError(400, f"bad_words: at most {most} characters all together", param="bad_words")
+
+
+def _check_stops(stop: str | list[str] | None, bounds: RequestBounds) -> None:
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if any(len(one) > bounds.max_stop_chars for one in stops):
+        raise ApiError(
+            400, f"stop: each text has at most {bounds.max_stop_chars} characters", param="stop"
+        )

@@ -38,6 +38,10 @@ class RequestBounds:
     """Told of prompts: their tokens times their likely tokens and themselves times answers."""
     max_messages: int = 4096
     """Of a conversation, and parts in all of them."""
+    max_tools: int = 256
+    """That an answer may call; documents too."""
+    max_tool_chars: int = 1 << 20
+    """Of all tools, counted like variables; of all documents too."""
     max_template_chars: int = 1 << 16
     """Of all variables of a template; each of their values and names counts one more."""
 
@@ -47,6 +51,34 @@ class RequestBounds:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(
                     f"{bound.name} must be a whole number of at least 1, got {value!r}"
+                )
+
+
+def _seconds(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 <= value < math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTimes:
+    """How long a client may take over its side of a connection, in seconds; 0: for ever.
+
+    Raises ConfigError for a time that is none.
+    """
+
+    header_s: float = 30.0
+    """In which a request's headers must have come; a new connection must begin to send in it."""
+    body_s: float = 60.0
+    """In which all of a body must have come after them."""
+    send_s: float = 60.0
+    """A client that takes nothing of its answer for so long is cut off."""
+
+    def __post_init__(self) -> None:
+        for time in fields(self):
+            if not _seconds(getattr(self, time.name)):
+                raise ConfigError(
+                    f"{time.name} must be 0 or more seconds, got {getattr(self, time.name)!r}"
                 )
 
 
@@ -77,6 +109,7 @@ class ServerSettings:
     """
 
     bounds: RequestBounds = RequestBounds()
+    times: ConnectionTimes = ConnectionTimes()
     max_queued_requests: int = 4096
     """Answers, beside those that are given, for which requests may wait; more are refused."""
     prefix_caching: bool = True
@@ -113,6 +146,10 @@ class ServerSettings:
     """The OpenAPI document is served."""
     cors: CorsSettings | None = None
     """Web pages that may call the server; None: those of no other place."""
+    tool_call_parser: str = "auto"
+    """A row of `TOOL_FORMATS`; auto: as the model's template says; none: tools are refused."""
+    reasoning_parser: str = "auto"
+    """A row of `REASONING_FORMATS`; auto: as the template says; none: reasoning is content."""
     chat_variables: Mapping[str, object] = field(default_factory=dict[str, object])
     """Variables of the chat template that requests may replace."""
     response_role: str = "assistant"
@@ -144,9 +181,3 @@ class ServerSettings:
                 raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)!r}")
         if not self.keep_alive_s:
             raise ConfigError("keep_alive_s must be above 0: silence is what it ends")
-
-
-def _seconds(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return 0 <= value < math.inf

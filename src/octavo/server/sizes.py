@@ -17,12 +17,19 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
     if not isinstance(body, Mapping):
         return
     fields = cast("Mapping[str, object]", body)
-    _check("stop", _length(fields.get("stop")), bounds.max_stop, "texts")
+    for name in ("stop", "stop_sequences"):
+        _check(name, _length(fields.get(name)), bounds.max_stop, "texts")
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         _check(name, _length(fields.get(name)), bounds.max_logit_bias, "entries")
     _check("tokens", _length(fields.get("tokens")), bounds.max_token_ids, "token ids")
     _check_prompt(fields.get("prompt"), bounds)
-    _check_messages(fields.get("messages"), bounds)
+    for name in ("messages", "input", "system"):
+        _check_messages(name, fields.get(name), bounds)
+    for name in ("tools", "documents"):
+        _check(name, _length(fields.get(name)), bounds.max_tools, "of them")
+        if _holds_more(fields.get(name), bounds.max_tool_chars):
+            most = bounds.max_tool_chars
+            raise ApiError(400, f"{name}: at most {most} characters, names and values", param=name)
     name = "chat_template_kwargs"
     most = bounds.max_template_chars
     if _holds_more(fields.get(name), most):
@@ -41,17 +48,18 @@ def _check_prompt(given: object, bounds: RequestBounds) -> None:
     _check("prompt", ids, bounds.max_token_ids, "token ids in a request")
 
 
-def _check_messages(given: object, bounds: RequestBounds) -> None:
+def _check_messages(name: str, given: object, bounds: RequestBounds) -> None:
     if not isinstance(given, list):
         return
     many = cast("list[object]", given)
-    _check("messages", len(many), bounds.max_messages, "of them")
-    parts = sum(
-        _length(cast("Mapping[str, object]", one).get("content"))
-        for one in many
-        if isinstance(one, Mapping)
-    )
-    _check("messages", parts, bounds.max_messages, "parts in all of them")
+    _check(name, len(many), bounds.max_messages, "of them")
+    for part, what in (("content", "parts"), ("tool_calls", "tool_calls")):
+        parts = sum(
+            _length(cast("Mapping[str, object]", one).get(part))
+            for one in many
+            if isinstance(one, Mapping)
+        )
+        _check(name, parts, bounds.max_messages, f"{what} in all of them")
 
 
 def _check(name: str, count: int, most: int, what: str) -> None:

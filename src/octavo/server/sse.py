@@ -19,6 +19,11 @@ def event(value: object) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(value)
 
 
+def named(name: str, value: object) -> bytes:
+    """Write a value as one event of a kind."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
+
+
 def applied(at_s: float) -> bytes:
     """Write a comment that says when a step was applied."""
     return b": applied %.6f\n\n" % at_s

@@ -6,8 +6,8 @@ import logging
 
 from octavo.server.ask import Ask
 from octavo.server.prompting import Prompt
-from octavo.server.schemas.common import SamplingBody
 from octavo.server.settings import ServerSettings
+from octavo.server.terms import Terms
 
 log = logging.getLogger("octavo.server")
 
@@ -21,13 +21,11 @@ class TextLog:
         """Whether answers are written."""
         self._chars = settings.log_chars
 
-    def asked(self, request_id: str, body: SamplingBody, prompts: list[Prompt]) -> None:
+    def asked(self, request_id: str, terms: Terms, prompts: list[Prompt]) -> None:
         """Write prompts and options of a request."""
         if not self._asked:
             return
-        # A salt is a secret.
-        left_out = {"prompt", "messages", "cache_salt"}
-        options = body.model_dump(exclude_none=True, exclude=left_out)
+        options = terms.logged()
         for prompt in prompts:
             said = prompt.ids if prompt.text is None else prompt.text
             log.info("%s prompt=%s options=%s", request_id, self._cut(said), options)

@@ -74,6 +74,11 @@ class NearCore:
         self.last_words = words
         self._end(CoreState.RESTARTING, words)
 
+    async def failed(self) -> str:
+        """Wait for ever: whoever lets it die may revive it."""
+        await asyncio.Event().wait()
+        return self.last_words
+
     async def revive(self) -> None:
         """Start another engine."""
         self.restarts += 1

@@ -7,6 +7,7 @@ order, so that a history is the same text each time it comes back.
 from __future__ import annotations
 
 import json
+import re
 from typing import Literal, TypeAlias, cast
 
 import msgspec
@@ -15,6 +16,24 @@ from octavo.errors import RequestError
 
 _FIRST = ("type", "description", "properties", "required", "items", "enum")
 """Keywords of a schema that come first, in the order in which models have mostly seen them."""
+
+MAX_DEPTH = 64
+"""Of JSON that templates read."""
+MAX_NAME_CHARS = 128
+"""Of a tool."""
+_TOOL_NAME = re.compile(rf"[A-Za-z0-9_.:/-]{{1,{MAX_NAME_CHARS}}}")
+
+
+class Spelled(dict[str, object]):
+    """A JSON object that is written out as it was spelled, so that a model reads its own words.
+
+    Spaces, numbers and escapes come back as they were: read and written again they might differ,
+    and the history would not be found in memory.
+    """
+
+    def __init__(self, fields: dict[str, object], text: str) -> None:
+        super().__init__(fields)
+        self.text = text
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,10 +44,11 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
     """A JSON object as text, as the model wrote it."""
 
-    def for_template(self) -> dict[str, object]:
-        """Return it as templates read it. Raises RequestError if arguments are no JSON object."""
+    def read(self) -> Spelled:
+        """Return its arguments. Raises RequestError if they are no JSON object."""
+        text = self.arguments.strip() or "{}"
         try:
-            value: object = json.loads(self.arguments or "{}")
+            value: object = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise RequestError(f"tool_calls: arguments of {self.name!r}: {error}") from None
         if not isinstance(value, dict):
@@ -36,7 +56,11 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
                 f"tool_calls: arguments of {self.name!r} must be a JSON object, got "
                 f"{self.arguments:.80}"
             )
-        call: dict[str, object] = {"name": self.name, "arguments": cast("object", value)}
+        return Spelled(cast("dict[str, object]", value), text)
+
+    def for_template(self) -> dict[str, object]:
+        """Return it as templates read it. Raises RequestError if arguments are no JSON object."""
+        call: dict[str, object] = {"name": self.name, "arguments": self.read()}
         return {"id": self.id, "type": "function", "function": call}
 
 
@@ -79,6 +103,17 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     """Arguments fit the schema even where the model is free to call or not."""
 
+    def __post_init__(self) -> None:
+        if not _TOOL_NAME.fullmatch(self.name):
+            raise RequestError(
+                f"tools: a name has 1 to {MAX_NAME_CHARS} letters, digits, _ - . : and /, got "
+                f"{self.name!r:.80}"
+            )
+        if deeper(self.parameters, MAX_DEPTH):
+            raise RequestError(
+                f"tools: parameters of {self.name!r} are nested more than {MAX_DEPTH} deep"
+            )
+
     def for_template(self) -> dict[str, object]:
         """Return it as templates read it, in an order that does not depend on its sender's."""
         function: dict[str, object] = {"name": self.name, "description": self.description}
@@ -104,6 +139,22 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 AUTOMATIC = ToolChoice()
 """The model decides."""
+
+
+def deeper(value: object, most: int) -> bool:
+    """Tell whether JSON is nested deeper than so many objects and arrays."""
+    layer = [value]
+    for _ in range(most + 1):
+        below: list[object] = []
+        for one in layer:
+            if isinstance(one, dict):
+                below += cast("dict[str, object]", one).values()
+            elif isinstance(one, list):
+                below += cast("list[object]", one)
+        if not below:
+            return False
+        layer = below
+    return True
 
 
 def in_stable_order(schema: object) -> object:

@@ -25,15 +25,17 @@ class Detokenizer:
         stop: StopTable | tuple[str, ...] = (),
         *,
         skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
         include_stop: bool = False,
         min_tokens: int = 0,
     ) -> None:
         """Begin an answer.
 
-        stop: several answers may share a table. include_stop: the stop string is part of the
-        text. min_tokens: a stop string that ends within so many tokens does not count.
+        stop: several answers may share a table. shown: special tokens that are text all the
+        same: the pieces have them, and `decode` has not. include_stop: the stop string is part of
+        the text. min_tokens: a stop string that ends within so many tokens does not count.
         """
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
         self._decoder: _Decoder = (
             _ByteDecoder(tokenizer) if tokenizer.byte_level else _WindowDecoder(tokenizer)
         )

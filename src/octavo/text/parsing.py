@@ -1,20 +1,16 @@
 """What is read out of an answer as it is written: reasoning, calls of tools, and the rest.
 
-A way of writing these is a row of a table, found by name; `auto` looks at the model's template.
+A way of writing these is a row of a table in `octavo.text.formats.table`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from octavo.contract.structured import StructuredOutputs
-from octavo.errors import ConfigError
-from octavo.text.conversation import Tool, ToolChoice
-
-AUTO = "auto"
+from octavo.text.formats.spelling import CallSpelling
 
 
 class CallPiece(msgspec.Struct, frozen=True):
@@ -53,38 +49,51 @@ class AnswerParser(Protocol):
         ...
 
 
+CallIds: TypeAlias = Callable[[int], str]
+"""Returns the id of a call, by its number in the answer."""
+
+
 class ToolFormat(Protocol):
     """How a family of models writes calls: a row of `TOOL_FORMATS`."""
 
-    shown: frozenset[str]
-    """Special tokens by their text that stay in the text of answers, for the parser to see."""
+    @property
+    def shown(self) -> frozenset[str]:
+        """Special tokens by their text that stay in the text of answers, for the parser to see."""
+        ...
+
+    @property
+    def spelling(self) -> CallSpelling:
+        """The texts around calls, which forced calls and lowered histories have too."""
+        ...
 
     def fits(self, template: str) -> bool:
         """Tell by a chat template's source whether the model writes calls like this."""
         ...
 
-    def parser(self, tools: tuple[Tool, ...]) -> AnswerParser:
-        """Return what reads one answer; all that is no call is content."""
+    def parser(self, names: frozenset[str], ids: CallIds) -> AnswerParser:
+        """Return what reads one answer; all that is no call of a tool with such a name is content.
+
+        A caller never hears of a call to what it did not offer.
+        """
         ...
 
-    def form(
-        self, tools: tuple[Tool, ...], choice: ToolChoice, *, parallel: bool
-    ) -> StructuredOutputs | None:
-        """Return the form that holds an answer to this choice; None: it may be anything.
-
-        Arguments are spelled as the template spells them in a history, so that the history finds
-        the answer in memory.
-        """
+    def spell_id(self, digest: str) -> str:
+        """Return an id of a call, as templates of the family take them. digest: 32 hex digits."""
         ...
 
 
 class ReasoningFormat(Protocol):
     """How a family of models thinks aloud: a row of `REASONING_FORMATS`."""
 
-    end: str
-    """What ends the reasoning; a form begins behind it (`StructuredOutputs.after`)."""
-    shown: frozenset[str]
-    """As of `ToolFormat`."""
+    @property
+    def end(self) -> str:
+        """What ends the reasoning; a form begins behind it (`StructuredOutputs.after`)."""
+        ...
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """As of `ToolFormat`."""
+        ...
 
     def fits(self, template: str) -> bool:
         """Tell by a chat template's source whether the model thinks like this."""
@@ -94,16 +103,13 @@ class ReasoningFormat(Protocol):
         """Tell by a rendered prompt whether the answer begins in the midst of reasoning."""
         ...
 
+    def closed(self, prompt: str) -> bool:
+        """Tell by a rendered prompt whether the answer has no reasoning."""
+        ...
+
     def parser(self, rest: AnswerParser, *, opened: bool) -> AnswerParser:
         """Return what splits reasoning off; rest: reads all that is none."""
         ...
-
-
-TOOL_FORMATS: dict[str, ToolFormat] = {}
-"""By the name that --tool-call-parser takes."""
-
-REASONING_FORMATS: dict[str, ReasoningFormat] = {}
-"""By the name that --reasoning-parser takes."""
 
 
 class PlainParser:
@@ -118,23 +124,21 @@ class PlainParser:
         return Parsed()
 
 
-class _Format(Protocol):
-    def fits(self, template: str) -> bool: ...
+class OneCall:
+    """Leaves out all calls of another parser but the first."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
+
+    def push(self, text: str) -> Parsed:
+        """Take more text; return what is certain now."""
+        return _first_alone(self._parser.push(text))
+
+    def finish(self) -> Parsed:
+        """The text has ended; return the rest."""
+        return _first_alone(self._parser.finish())
 
 
-_Row = TypeVar("_Row", bound=_Format)
-
-
-def find_format(
-    setting: str, name: str, rows: Mapping[str, _Row], template: str | None
-) -> _Row | None:
-    """Return a row by its name, or with auto the first that fits a template; None: none does.
-
-    setting: which names it, for errors. Raises ConfigError for an unknown name.
-    """
-    if name == AUTO:
-        return next((row for row in rows.values() if row.fits(template or "")), None)
-    if name not in rows:
-        known = ", ".join([AUTO, *rows])
-        raise ConfigError(f"{setting} {name!r:.80} is not one of {known}")
-    return rows[name]
+def _first_alone(parsed: Parsed) -> Parsed:
+    calls = tuple(call for call in parsed.calls if not call.index)
+    return Parsed(parsed.content, parsed.reasoning, calls)

@@ -6,13 +6,20 @@ Templates come with the model, so both run without access to Python objects.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import minijinja
 
 from octavo.errors import RequestError
+from octavo.text.conversation import Spelled
+
+_CODE = re.compile(r"\{[%{].*?[%}]\}", re.DOTALL)
+_TEXTS = re.compile(r"'[^']*[^'\w][^']*'|\"[^\"]*[^\"\w][^\"]*\"")
+"""Texts of more than a word; one of a word may be the name of a field."""
+_WORDS = re.compile(r"\w+")
 
 
 class ChatTemplate:
@@ -29,14 +36,41 @@ class ChatTemplate:
         """True if the model's files have a template."""
         return bool(self._templates)
 
+    @property
+    def names(self) -> list[str]:
+        """Of all templates."""
+        return list(self._templates)
+
+    def source(self, *, tools: bool = False) -> str | None:
+        """Return the template for conversations, with tools or without; None: there is none."""
+        name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        return self._templates.get(name)
+
+    def reads(self, variable: str) -> bool:
+        """Tell whether the template knows a variable, or a field of a message, by its name."""
+        source = self.source(tools=True) or ""
+        return any(
+            word == variable
+            for code in _CODE.findall(source)
+            for word in _WORDS.findall(_TEXTS.sub(" ", code))
+        )
+
+    def replaced(self, source: str) -> ChatTemplate:
+        """Return one template in the place of all, over the same special tokens."""
+        return ChatTemplate({"default": source}, self._special_tokens)
+
+    def named(self, name: str) -> str | None:
+        """Return the source of a template; None: there is none with that name."""
+        return self._templates.get(name)
+
     def render(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         """Return the prompt for a conversation.
 
         Variables do not change what a special token is, or the messages. Raises `RequestError` if
-        there is no template, or with the template's own message if
-        it rejects the conversation.
+        there is no template, or with the template's own message if it rejects the conversation.
         """
-        name = "tool_use" if variables.get("tools") and "tool_use" in self._templates else "default"
+        tools = bool(variables.get("tools"))
+        name = "tool_use" if tools and "tool_use" in self._templates else "default"
         source = self._templates.get(name)
         if source is None:
             raise RequestError(
@@ -53,6 +87,22 @@ class ChatTemplate:
         except Exception:
             # Either a dialect that only jinja2 reads, or a real mistake, which jinja2 words best.
             return _render_with_jinja2(source, context)
+
+
+def up_to_message(text: str, last: str) -> str:
+    """Return a rendered conversation up to the end of its last message, to be continued.
+
+    Raises RequestError for a template that does not write the message as it is.
+    """
+    place = text.rfind(last.strip())
+    if place < 0 or not last.strip():
+        raise RequestError(
+            "continue_final_message: the template does not write the last message as it is"
+        )
+    # Spaces at its end count if the template keeps them.
+    whole = last.lstrip()
+    kept = text.startswith(whole, place)
+    return text[: place + len(whole if kept else last.strip())]
 
 
 def _minijinja_environment(templates: Mapping[str, str]) -> minijinja.Environment:
@@ -106,6 +156,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Write JSON as chat templates expect: no HTML escapes, and text as it is."""
+    if indent is None and separators is None and not sort_keys and _holds_spelled(value):
+        return _as_spelled(value)
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -113,6 +165,33 @@ def _to_json(
         separators=separators,
         sort_keys=sort_keys,
     )
+
+
+def _holds_spelled(value: object) -> bool:
+    """True for arguments of a call, the call, or several: what templates write out."""
+    parts = value if isinstance(value, list) else [value]
+    for part in cast("list[object]", parts):
+        inner = part
+        for name in ("function", "arguments"):
+            if not isinstance(inner, Spelled) and isinstance(inner, dict):
+                inner = cast("dict[str, object]", inner).get(name, inner)
+        if isinstance(inner, Spelled):
+            return True
+    return False
+
+
+def _as_spelled(value: object) -> str:
+    match value:
+        case Spelled():
+            return value.text
+        case dict():
+            fields = cast("dict[str, object]", value)
+            parts = [f"{_to_json(name)}: {_as_spelled(one)}" for name, one in fields.items()]
+            return "{" + ", ".join(parts) + "}"
+        case list():
+            return "[" + ", ".join(map(_as_spelled, cast("list[object]", value))) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
 
 
 def _raise_exception(message: str) -> None:

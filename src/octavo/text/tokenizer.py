@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -167,9 +168,35 @@ class Tokenizer:
         """
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
-    def decode_beside(self, ids: list[int]) -> str:
-        """Like `decode`, special tokens too, for a thread of its own: others run meanwhile."""
-        return self._backend.decode_batch([ids], skip_special_tokens=False)[0]
+    def decode_beside(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """Like `decode`, for a thread of its own: others run meanwhile."""
+        return self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0]
+
+    def special(self, texts: Iterable[str]) -> dict[str, int]:
+        """Return the special tokens among some texts: those that decoding leaves out if asked to.
+
+        What is no special token of this vocabulary is left out.
+        """
+        known = ((text, self._backend.token_to_id(text)) for text in texts)
+        return {text: token for text, token in known if token in self.special_ids}
+
+    def added(self, texts: Iterable[str]) -> dict[str, int]:
+        """Return those of some texts that are a token each, whatever stands around them."""
+        ids = {
+            token.content: one for one, token in self._backend.get_added_tokens_decoder().items()
+        }
+        return {text: ids[text] for text in texts if text in ids}
+
+    @property
+    def template(self) -> ChatTemplate:
+        """How the model's conversations are written."""
+        return self._template
+
+    def with_template(self, source: str) -> Tokenizer:
+        """Return the same vocabulary with another chat template."""
+        other = copy.copy(self)
+        other._template = self._template.replaced(source)
+        return other
 
     @property
     def has_chat_template(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from octavo.server.chat_request import ChatRequest
-from octavo.server.schemas.chat import Message
+from octavo.server.schemas.chat import FunctionTool, Message, chat_request
 from octavo.server.schemas.common import ONE_MISTAKE, Body, Whole
 
 
@@ -21,18 +21,13 @@ class TokenizeBody(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: Annotated[list[dict[str, Any]], ONE_MISTAKE] | None = None
+    tools: Annotated[list[FunctionTool], ONE_MISTAKE] | None = None
     return_token_strs: bool | None = None
 
     def conversation(self) -> ChatRequest | None:
-        """Return what is to be rendered, None: a text is. Raises ApiError."""
-        if self.messages is None:
-            return None
-        return ChatRequest(
-            turns=tuple(message.turn() for message in self.messages),
-            variables=self.chat_template_kwargs or {},
-            add_generation_prompt=self.add_generation_prompt,
-            continue_final_turn=bool(self.continue_final_message),
-        )
+        """Return what is to be rendered, None: a text is. Raises ApiError or RequestError."""
+        return None if self.messages is None else chat_request(self, self.messages)
 
 
 class DetokenizeBody(Body):

@@ -1,0 +1,94 @@
+"""The texts around calls of one family: for calls that a model must make, and for histories."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from octavo.text.conversation import Tool
+
+_LIKE_TEMPLATES = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+"""How `tojson` of templates writes arguments, so that a history is the text of its answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSpelling:
+    """How calls are written, as the templates of the family write them in a history."""
+
+    before: str
+    """Each call."""
+    after: str
+    """Each call."""
+    between: str
+    """Two calls."""
+    key: str
+    """Of the arguments."""
+    opening: str = ""
+    """Before the first call."""
+    closing: str = ""
+    """Behind the last call."""
+    single: bool = False
+    """Templates of the family write one call alone."""
+
+    def write(self, calls: Iterable[tuple[str, str]]) -> str:
+        """Return calls as the model would write them: names and arguments."""
+        written = [f"{self._head(name)}{arguments}}}{self.after}" for name, arguments in calls]
+        return self.opening + self.between.join(written) + self.closing
+
+    def grammar(
+        self, tools: list[Tool], added: Mapping[str, int], *, several: bool, gap: str = ""
+    ) -> str:
+        """Return a grammar, as llguidance reads it, of nothing but calls of some tools.
+
+        added: texts that are a token each, which a grammar names by number. several: one or more
+        calls, else one. gap: stands before them.
+        """
+        text = _Texts(added)
+        names = [f"call_{number}" for number in range(len(tools))]
+        more = f"({text.of(self.between)} call)*" if several and not self.single else ""
+        start = (text.of(gap + self.opening), "call", more, text.of(self.closing))
+        rules = [
+            "start: " + " ".join(part for part in start if part),
+            f"call: {' | '.join(names)}",
+        ]
+        for name, tool in zip(names, tools, strict=True):
+            schema = {**schema_of(tool), "x-guidance": _LIKE_TEMPLATES}
+            end = text.of("}" + self.after)
+            rules.append(f"{name}: {text.of(self._head(tool.name))} {name}_arguments {end}")
+            rules.append(f"{name}_arguments: %json {json.dumps(schema, ensure_ascii=False)}")
+        return "\n".join(rules)
+
+    def _head(self, name: str) -> str:
+        return f'{self.before}{{"name": {json.dumps(name)}, "{self.key}": '
+
+
+def schema_of(tool: Tool) -> dict[str, object]:
+    """Return the schema of a tool's arguments, which are always an object."""
+    schema = dict(tool.parameters)
+    if not schema:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    schema.setdefault("type", "object")
+    return schema
+
+
+class _Texts:
+    """Writes texts as a grammar has them."""
+
+    def __init__(self, added: Mapping[str, int]) -> None:
+        self._added = added
+        spelled = "|".join(re.escape(one) for one in sorted(added, key=len, reverse=True))
+        self._pattern = re.compile(f"({spelled})" if spelled else r"(?!)")
+
+    def of(self, text: str) -> str:
+        """Return a text; empty: there is none."""
+        return " ".join(
+            f"<[{self._added[part]}]>" if part in self._added else json.dumps(part)
+            for part in self._pattern.split(text)
+            if part
+        )
