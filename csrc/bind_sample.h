@@ -1,7 +1,9 @@
 // Part of bindings.cpp: the sampler. Included there, after what checks arrays.
 
 // Columns of the numbers of a sample, as _cpu.pyi lists them.
-enum Whole { kRow, kPosition, kSeed, kTopK, kNamed, kRanked, kCandidates, kGiven, kWholeColumns };
+enum Whole {
+  kRow, kPosition, kSeed, kTopK, kNamed, kRanked, kCandidates, kGiven, kMask, kWholeColumns
+};
 enum Real { kTemperature, kTopP, kMinP, kRepetition, kFrequency, kPresence, kRealColumns };
 enum List { kAllowed, kBanned, kBiased, kSeen, kCounted, kLists };
 
@@ -21,9 +23,10 @@ struct BoundSampler {
 
   // ends: where the lists of a sample end in ids and values; they follow each other.
   nb::tuple sample(const ConstArray& logits, const ConstArray& whole, const ConstArray& real,
-                   const ConstArray& ends, const ConstArray& ids, const ConstArray& values) {
+                   const ConstArray& ends, const ConstArray& ids, const ConstArray& values,
+                   const ConstArray& masks) {
     const float* rows = numbers<const float>("logits", logits, {kAny, vocab});
-    const std::vector<SampleOptions> samples = read(whole, real, ends, ids, values);
+    const std::vector<SampleOptions> samples = read(whole, real, ends, ids, values, masks);
     const size_t count = samples.size();
     std::vector<const float*> row(count);
     std::vector<size_t> first(count + 1);
@@ -69,7 +72,8 @@ struct BoundSampler {
 
  private:
   std::vector<SampleOptions> read(const ConstArray& whole, const ConstArray& real, const ConstArray& ends,
-                                  const ConstArray& ids, const ConstArray& values) const {
+                                  const ConstArray& ids, const ConstArray& values,
+                                  const ConstArray& masks) const {
     const int64_t* w = numbers<const int64_t>("whole", whole, {kAny, kWholeColumns});
     const auto count = static_cast<int64_t>(whole.shape(0));
     const double* r = numbers<const double>("real", real, {count, kRealColumns});
@@ -78,6 +82,8 @@ struct BoundSampler {
     const auto total = static_cast<int64_t>(ids.shape(0));
     const double* with = numbers<const double>("values", values, {total});
     check_range("ids", tokens, total, 0, vocab);
+    const int words = (vocab + 31) / 32;
+    const int32_t* mask = numbers<const int32_t>("masks", masks, {kAny, words});
     std::vector<SampleOptions> samples(count);
     int64_t at = 0;
     for (SampleOptions& one : samples) {
@@ -91,6 +97,11 @@ struct BoundSampler {
         throw nb::value_error(("whole gives token " + std::to_string(w[kGiven])).c_str());
       }
       one.given = static_cast<int>(w[kGiven]);
+      if (w[kMask] < -1 || w[kMask] >= static_cast<int64_t>(masks.shape(0))) {
+        throw nb::value_error(("whole has mask " + std::to_string(w[kMask]) + ", there are " +
+                               std::to_string(masks.shape(0))).c_str());
+      }
+      if (w[kMask] >= 0) one.mask = mask + w[kMask] * words;
       one.temperature = r[kTemperature];
       one.top_p = r[kTopP];
       one.min_p = r[kMinP];
@@ -116,5 +127,6 @@ void bind_sampler(nb::module_& module) {
       .def(nb::init<int, nb::object, const std::optional<std::string>&>(), "vocab"_a, nb::kw_only(), "pool"_a,
            "isa"_a = nb::none())
       .def("sample", &BoundSampler::sample, "logits"_a.noconvert(), "whole"_a.noconvert(),
-           "real"_a.noconvert(), "ends"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert());
+           "real"_a.noconvert(), "ends"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert(),
+           "masks"_a.noconvert());
 }

@@ -86,11 +86,41 @@ int RowSampler::choose(const float* row, const SampleOptions& options) {
     find_tops(row);
     return draw(row, options);
   }
+  if (options.greedy() && !options.lists()) return likeliest_allowed(row, options.mask);
   edit(row, 0, options);
   if (top_ == kNone) return kNothingLeft;
   if (!options.greedy()) return draw(wide_.data(), options);
   const int part = static_cast<int>(std::find(tops_.begin(), tops_.end(), top_) - tops_.begin());
   return static_cast<int>(std::find(wide_.begin() + part * kPart, wide_.end(), top_) - wide_.begin());
+}
+
+// A grammar allows almost nothing or almost everything as a rule: whole words of its mask are passed over,
+// or looked at without their bits.
+int RowSampler::likeliest_allowed(const float* row, const int32_t* mask) const {
+  struct {
+    float score = 0;
+    int id = kNothingLeft;
+  } best;
+  for (int begin = 0; begin < vocab_; begin += 32) {
+    const auto word = static_cast<uint32_t>(mask[begin / 32]);
+    if (word == 0) continue;
+    const int size = std::min(32, vocab_ - begin);
+    const float* part = row + begin;
+    if (word == ~0u) {
+      float top = part[0];
+      for (int i = 1; i < size; ++i) top = part[i] > top ? part[i] : top;
+      if (best.id != kNothingLeft && !(top > best.score)) continue;
+      const auto place = static_cast<int>(std::find(part, part + size, top) - part);
+      best = {top, begin + place};
+      continue;
+    }
+    for (uint32_t left = word; left != 0; left &= left - 1) {
+      const int i = std::countr_zero(left);
+      if (i >= size) break;
+      if (best.id == kNothingLeft || part[i] > best.score) best = {part[i], begin + i};
+    }
+  }
+  return best.id;
 }
 
 // Fills wide_ with the scores less `level`, all options but those of the draw applied: what is banned
@@ -123,6 +153,14 @@ void RowSampler::edit(const float* row, double level, const SampleOptions& optio
     for (int i = 0; i < options.allowed.count; ++i) wide[options.allowed.ids[i]] = numbers_[i];
   }
   for (int i = 0; i < options.banned.count; ++i) wide[options.banned.ids[i]] = kNone;
+  for (int begin = 0; options.mask != nullptr && begin < vocab_; begin += 32) {
+    const auto word = static_cast<uint32_t>(options.mask[begin / 32]);
+    if (word == ~0u) continue;
+    const int size = std::min(32, vocab_ - begin);
+    for (int i = 0; i < size; ++i) {
+      if (!(word >> i & 1)) wide[begin + i] = kNone;
+    }
+  }
   find_tops(wide);
 }
 

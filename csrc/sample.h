@@ -34,6 +34,7 @@ struct SampleOptions {
   int candidates = 0;  // not 0: choose nothing, find so many
   int given = -1;      // at least 0: choose nothing, this is the token
   bool ranked = false;  // the token's own rank is wanted
+  const int32_t* mask = nullptr;  // a bit for each token: 0 bans it; none: all may come
   TokenList allowed;   // none: all tokens
   TokenList banned;
   TokenList biased;    // values: what is added
@@ -41,9 +42,10 @@ struct SampleOptions {
   TokenList counted;   // of the output, each once; values: how often
 
   bool greedy() const { return temperature == 0; }
-  bool edits() const {
+  bool lists() const {
     return allowed.count || banned.count || biased.count || seen.count || counted.count;
   }
+  bool edits() const { return lists() || mask != nullptr; }
 };
 
 constexpr int kNothingLeft = -1;
@@ -80,6 +82,7 @@ class RowSampler {
 
   void edit(const float* row, double level, const SampleOptions& options);
   int choose(const float* row, const SampleOptions& options);
+  int likeliest_allowed(const float* row, const int32_t* mask) const;
   template <class T>
   void find_tops(const T* values);
   template <class T>

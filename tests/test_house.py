@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -102,6 +104,24 @@ def test_the_version_is_the_packaged_one():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert octavo.__version__ == project["version"]
+
+
+def test_a_source_distribution_holds_every_file_but_what_only_the_repository_needs(tmp_path):
+    pytest.importorskip("scikit_build_core")
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no repository")
+    code = f"from scikit_build_core.build import build_sdist; build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+
+    (archive,) = tmp_path.glob("octavo-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+
+    needless = re.compile(r"\.(?!dockerignore)")
+    wanted = {name for name in listed.stdout.splitlines() if not needless.match(name)}
+    assert "deploy/docker/Dockerfile" in wanted
+    assert wanted - names == set()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -228,17 +228,19 @@ class Sampler:
         ends: NDArray[np.int64],
         ids: NDArray[np.int32],
         values: NDArray[np.float64],
+        masks: NDArray[np.int32],
     ) -> tuple[NDArray[Any], ...]:
         """Answer samples, each from one row of logits [rows, vocab].
 
-        whole: [samples, 8]: the row; the position and the seed (its 64 bits) of the draw; top_k;
+        whole: [samples, 9]: the row; the position and the seed (its 64 bits) of the draw; top_k;
         how many likeliest tokens to name; 1 if the token's rank is wanted; how many candidates to
-        find instead of a token, or 0; a token that is given, or -1.
+        find instead of a token, or 0; a token that is given, or -1; its row of masks, or -1.
         real: [samples, 6]: temperature; top_p; min_p; repetition, frequency and presence penalty.
         ends: [samples, 5]: where the lists of each sample end in ids and values, one list after
         the other: allowed tokens (none: all); banned ones; those with a bias, and it; those of
         prompt and output, each once; those of the output, each once, and how often. The last two
         may be empty if no penalty looks at them.
+        masks: [rows, ceil(vocab / 32)]: a bit for each token, lowest first; 0 bans it.
 
         Returns, for each sample: the token, -1 if none is left; its log-probability before any
         option; how many logits of its row are not finite (then the rest means nothing); its rank;

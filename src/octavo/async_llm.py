@@ -73,6 +73,9 @@ class AsyncLLM:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(inbox.put_nowait, news)
 
+        form = request.sampling.structured_outputs
+        if form is not None:
+            await asyncio.wrap_future(self._thread.begin(form))
         self._thread.add(request, listen)
         try:
             while not result.finished:

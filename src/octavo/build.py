@@ -17,6 +17,7 @@ from octavo.errors import ConfigError, ModelError
 from octavo.executors.choice import StartsEarly, named
 from octavo.executors.pool_size import num_blocks_of
 from octavo.executors.select import select_executor
+from octavo.memory.eviction import hears_hints
 from octavo.memory.policies.arc import Arc
 from octavo.memory.policies.bonus import Bonus
 from octavo.memory.policies.cost import Cost
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from octavo.sched.cache import Cache
     from octavo.sched.limits import Limits
     from octavo.sched.order import Order
+    from octavo.text.grammars.compiler import GrammarCompiler
     from octavo.text.tokenizer import Tokenizer
 
 Report = Callable[[str], None]
@@ -88,6 +90,8 @@ class Built:
     max_model_len: int
     longest_text: int
     """Tokens of prompt and answer that context and memory allow; a tenant's maximum may be less."""
+    hears_hints: bool
+    """What requests say of the further use of their KV (`cache_hint`) changes anything."""
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic torch executor computes; empty for all others."""
 
@@ -236,14 +240,17 @@ def build_engine(
         tenants=tenants,
         pin_limit=config.pin_limit,
     )
-    runner, tiles = executor.make(num_blocks, on_logits)
+    grammars = _grammars(config, checkpoint)
+    runner, tiles = executor.make(num_blocks, on_logits, grammars)
     tokenizer = _tokenizer_beside(runner, checkpoint) if text else None
     from octavo.contract.namespace import Namespace
     from octavo.engine.engine import Engine
+    from octavo.engine.grammars import NoGrammars
     from octavo.sched.scheduler import Scheduler
 
     scheduler = Scheduler(cache, order(), _limits(config, longest, pool_tokens))
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
+    engine.loop.grammars = grammars or NoGrammars("this engine has no tokenizer: leave it out")
     if config.kv_cache_metrics:
         _follow_blocks(engine, cache, config.kv_cache_metrics_sample)
     if config.record is not None:
@@ -261,7 +268,29 @@ def build_engine(
         num_blocks=num_blocks,
         max_model_len=longest,
         longest_text=min(longest, pool_tokens),
+        hears_hints=rule.tokens is None and hears_hints(policy()),
         deterministic_tiles=tiles,
+    )
+
+
+def _grammars(config: EngineConfig, checkpoint: Checkpoint) -> GrammarCompiler | None:
+    """Return what makes grammars over a model's vocabulary; None: it has no tokenizer.
+
+    It opens a tokenizer of its own, once a form comes. Raises ConfigError.
+    """
+    from octavo.text.grammars.backend import Vocabulary
+    from octavo.text.grammars.compiler import GrammarCompiler
+    from octavo.text.grammars.table import GRAMMAR_BACKENDS
+
+    name = config.structured_outputs_backend
+    if name == "auto":
+        name = next(iter(GRAMMAR_BACKENDS))
+    named("structured_outputs_backend", name, GRAMMAR_BACKENDS, "auto")
+    if checkpoint.tokenizer_source is None:
+        return None
+    size = checkpoint.spec.vocab_size
+    return GrammarCompiler(
+        lambda: Vocabulary.of(open_tokenizer(checkpoint), size), GRAMMAR_BACKENDS, backend=name
     )
 
 
@@ -311,6 +340,8 @@ def tenants_of(config: EngineConfig, rule: Reservation) -> tuple[TenantShare, ..
         "pin_limit": bool(config.pin_limit),
         "kv_cache_metrics": config.kv_cache_metrics,
         "eviction_policy": config.eviction_policy != _DEFAULT_POLICY,
+        # Where no text is ever found in memory, there are no hits to order for.
+        "scheduling_policy": hasattr(scheduling_policy(config.scheduling_policy)(), "turns"),
     }
     for name in (name for name, given in asked.items() if given and rule.tokens is not None):
         raise ConfigError(

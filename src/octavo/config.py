@@ -80,6 +80,9 @@ class EngineConfig:
     eviction_policy: str | Mapping[str, str | int | float] = "lru"
     """Which cached block is given up first: the name of a policy, ours or a plug-in's, or a mapping
     of its name and its parameters. Kept as text: the name, or the mapping as JSON."""
+    structured_outputs_backend: str = "auto"
+    """Which library makes the grammars that answers are held to: llguidance, or xgrammar where it
+    is installed. auto: llguidance. A request may choose another."""
     partial_blocks: bool = True
     """What a prompt shares with the beginning of a cached block is copied instead of computed. Of
     no effect with a reservation other than on_demand."""
@@ -124,7 +127,7 @@ class EngineConfig:
         self._check_load()
         if not isinstance(self.dtype, str) or self.dtype not in DTYPES:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
-        for name in ("device", "kv_cache_dtype"):
+        for name in ("device", "kv_cache_dtype", "structured_outputs_backend"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a name, or auto, got {value!r}")

@@ -63,6 +63,7 @@ class LLM:
         reservation: str = "on_demand",
         scheduling_policy: str | Mapping[str, str | int | float] = "fcfs",
         eviction_policy: str | Mapping[str, str | int | float] = "lru",
+        structured_outputs_backend: str = "auto",
         partial_blocks: bool = True,
         tenants: Mapping[str, Mapping[str, float]] | str | None = None,
         pin_limit: float = 0.0,
@@ -96,6 +97,7 @@ class LLM:
             reservation=reservation,
             scheduling_policy=scheduling_policy,
             eviction_policy=eviction_policy,
+            structured_outputs_backend=structured_outputs_backend,
             partial_blocks=partial_blocks,
             tenants=tenants,
             pin_limit=pin_limit,
@@ -112,7 +114,7 @@ class LLM:
         self._runs: dict[str, _Run] = {}
         self._lock = threading.RLock()
         self._thread = 0  # that is being answered, while there are runs
-        self.requests = _request_builder(self._built, seed)
+        self.requests = _request_builder(self._built, self.config, report or _to_stderr)
 
     def generate(
         self,
@@ -152,6 +154,12 @@ class LLM:
         *,
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Iterable[object] | None = None,
+        tool_choice: object = "auto",
+        parallel_tool_calls: bool = True,
+        tool_call_parser: str = "auto",
+        reasoning_parser: str = "auto",
         priority: Iterable[int] | None = None,
         tenant: Tenants = None,
         retention: Retentions = None,
@@ -160,43 +168,63 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer conversations: each is a list of {"role": …, "content": …}, oldest first.
 
-        template_variables are handed to the model's chat template. Otherwise like `generate`.
+        tools: functions that may be called, as the OpenAI API writes them, and tool_choice: which
+        must be: "auto", "none", "required" or {"function": {"name": …}}; calls come back as
+        `tool_calls` of each output, reasoning and the rest of its text beside them. The parsers
+        name how the model writes these; auto: as its template says. template_variables are handed
+        to the chat template. Otherwise like `generate`.
         """
+        from octavo.chats import Chats, tool_use
+
         if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
             raise RequestError(f"a conversation is a list of messages, got {messages!r:.80}")
         given = list(cast("Iterable[object]", messages))
-        conversations = [given] if given and isinstance(given[0], Mapping) else given
+        chats = Chats(
+            self.get_tokenizer(),
+            tool_use(tools, tool_choice, parallel=parallel_tool_calls),
+            tool_call_parser=tool_call_parser,
+            reasoning_parser=reasoning_parser,
+        )
         prompts = [
-            self.chat_prompt(
-                cast("Messages", one),
-                add_generation_prompt=add_generation_prompt,
-                **template_variables,
+            chats.prompt(
+                one,
+                template_variables,
+                add_generation_prompt=add_generation_prompt and not continue_final_message,
+                continue_final_message=continue_final_message,
             )
-            for one in conversations
+            for one in ([given] if given and isinstance(given[0], Mapping) else given)
         ]
-        return self.generate(
+        params = chats.held(sampling_params)
+        results = self.generate(
             prompts,
-            sampling_params,
+            params,
             use_tqdm=use_tqdm,
             priority=priority,
             tenant=tenant,
             retention=retention,
             cache_hint=cache_hint,
         )
+        chats.read(results, params)
+        return results
 
     def chat_prompt(
         self, messages: Messages, *, add_generation_prompt: bool = True, **variables: object
     ) -> Prompt:
         """Render a conversation with the model's template, as a prompt of token ids."""
-        from octavo.prompts import conversation
+        from octavo.chats import Chats, tool_use
 
-        tokenizer = self.get_tokenizer()
-        text = tokenizer.apply_chat_template(
-            conversation(messages),
-            add_generation_prompt=add_generation_prompt,
-            **variables,
+        chats = Chats(
+            self.get_tokenizer(),
+            tool_use(None, None, parallel=True),
+            tool_call_parser="auto",
+            reasoning_parser="auto",
         )
-        return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        return chats.prompt(
+            messages,
+            variables,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=False,
+        )
 
     def stream(
         self,
@@ -372,14 +400,26 @@ class LLM:
         self.close()
 
 
-def _request_builder(built: Built, seed: int) -> RequestBuilder:
+def _request_builder(
+    built: Built, config: EngineConfig, report: Callable[[str], None]
+) -> RequestBuilder:
     from octavo.prompts import RequestBuilder
+
+    def unheard() -> None:
+        by = f"eviction_policy {config.eviction_policy}"
+        if config.reservation != "on_demand":
+            by = f"reservation {config.reservation}"
+        report(
+            f"octavo: cache_hint changes nothing with {by}: hints are heeded by eviction_policy "
+            "bonus, gittins and cost (reservation on_demand)"
+        )
 
     return RequestBuilder(
         built.tokenizer,
         vocab_size=built.spec.vocab_size,
         namespace=built.namespace,
-        seed=seed,
+        seed=config.seed,
+        unheard=None if built.hears_hints else unheard,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import SupportsIndex, TypeAlias, cast
 
 from octavo.cache_hints import Hint, check_hints, is_one_hint
@@ -33,17 +34,25 @@ NO_TOKENIZER = "this engine has no tokenizer, since its model is a shape without
 class RequestBuilder:
     """Numbers requests, tokenizes and checks them; the same engine seed gives the same seeds.
 
-    tokenizer: None: prompts are token ids.
+    tokenizer: None: prompts are token ids. unheard: called when a request says what comes next for
+    the first time, if nothing heeds it. Several threads may build at once.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, *, vocab_size: int, namespace: Namespace, seed: int
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        namespace: Namespace,
+        seed: int,
+        unheard: Callable[[], None] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._namespace = namespace
         self._seed = seed
-        self._requests = 0
+        self._numbers = itertools.count()
+        self._unheard = unheard
         self._words: tuple[tuple[str, ...], tuple[tuple[int, ...], ...]] = ((), ())
         """The bad words that were read last, and their tokens: many prompts have the same."""
 
@@ -61,14 +70,14 @@ class RequestBuilder:
 
         Raises RequestError, naming what cannot work, before anything is queued.
         """
-        many = [prompts] if isinstance(prompts, (str, Mapping)) else _several(prompts, "prompts")
+        many = [prompts] if isinstance(prompts, (str, Mapping)) else several(prompts, "prompts")
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             params: list[object] = [sampling_params or SamplingParams()] * len(many)
         else:
-            params = _several(sampling_params, "sampling_params")
-        ranks = [0] * len(many) if priority is None else _several(priority, "priority")
+            params = several(sampling_params, "sampling_params")
+        ranks = [0] * len(many) if priority is None else several(priority, "priority")
         one_hint = is_one_hint(cache_hint)
-        hints = [cache_hint] * len(many) if one_hint else _several(cache_hint, "cache_hint")
+        hints = [cache_hint] * len(many) if one_hint else several(cache_hint, "cache_hint")
         names = _one_each(tenant, str, len(many), "tenant")
         wishes = _one_each(retention, Retention, len(many), "retention")
         for what, values in (
@@ -82,6 +91,9 @@ class RequestBuilder:
                 raise RequestError(f"{len(many)} prompts, but {len(values)} {what}: give one each")
         checked = [self._checked(*each) for each in zip(many, params, ranks, hints, strict=True)]
         after = [(_tenant(name), _ranges(one)) for name, one in zip(names, wishes, strict=True)]
+        if self._unheard is not None and any(hints for *_, hints in checked):
+            self._unheard()
+            self._unheard = None
         # Only now are numbers used up: a call that is refused changes no seed of a later one.
         return [self._request(*each, *kept) for each, kept in zip(checked, after, strict=True)]
 
@@ -107,8 +119,7 @@ class RequestBuilder:
         tenant: str,
         retention: tuple[Retention, ...],
     ) -> tuple[Request, RequestOutput]:
-        number = self._requests
-        self._requests += 1
+        number = next(self._numbers)
         seed = choice_seed(self._seed, number) if params.seed is None else params.seed
         request = Request(
             id=f"request-{number}",
@@ -182,9 +193,10 @@ class RequestBuilder:
             )
 
     def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        if words != self._words[0]:
-            self._words = (words, self._tokens_of(words))
-        return self._words[1]
+        known = self._words
+        if words != known[0]:
+            known = self._words = (words, self._tokens_of(words))
+        return known[1]
 
     def _tokens_of(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return each word as tokens, as it stands at the start of a text and after a space.
@@ -260,50 +272,11 @@ class RequestBuilder:
         return whole
 
 
-def conversation(messages: object) -> list[dict[str, str]]:
-    """Check one conversation for the chat template; parts of text are joined.
-
-    Raises RequestError for anything but messages with a role and a text.
-    """
-    checked: list[dict[str, str]] = []
-    for message in _several(messages, "messages"):
-        if not isinstance(message, Mapping):
-            raise RequestError(
-                f"a message is a dict with 'role' and 'content', got {message!r:.80}"
-            )
-        fields = cast("Mapping[str, object]", message)
-        role, content = fields.get("role"), fields.get("content")
-        if isinstance(content, list):
-            content = _joined(cast("list[object]", content))
-        if not isinstance(role, str) or not isinstance(content, str):
-            raise RequestError(
-                "a message needs a text as 'role' and a text, or parts of text, as 'content', got "
-                f"{dict(fields)!r:.120}"
-            )
-        check_unicode(content, f"the {role} message")
-        checked.append({**cast("dict[str, str]", fields), "role": role, "content": content})
-    if not checked:
-        raise RequestError("the conversation is empty: it must have at least one message")
-    return checked
-
-
-def _joined(parts: list[object]) -> str | None:
-    """Join parts of text, the form {"type": "text", "text": …}; None: there is another part."""
-    texts: list[str] = []
-    for part in parts:
-        fields = cast("Mapping[str, object]", part) if isinstance(part, Mapping) else {}
-        text = fields.get("text") if fields.get("type") == "text" else None
-        if not isinstance(text, str):
-            return None
-        texts.append(text)
-    return "".join(texts)
-
-
 def _one_each(values: object, kind: type, count: int, what: str) -> list[object]:
     """Return one value for each of so many prompts; one of its kind, or None, is for all."""
     if values is None or isinstance(values, kind):
         return [values] * count
-    return _several(values, what)
+    return several(values, what)
 
 
 def _tenant(name: object) -> str:
@@ -325,7 +298,11 @@ def _ranges(wish: object) -> tuple[Retention, ...]:
     return cast("tuple[Retention, ...]", several)
 
 
-def _several(values: object, what: str) -> list[object]:
+def several(values: object, what: str) -> list[object]:
+    """Return some values as a list. Raises RequestError for what is one value, or none.
+
+    what: to call them by.
+    """
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise RequestError(f"{what} cannot be {values!r:.80}: give one, or a list of them")
     return list(cast("Iterable[object]", values))

@@ -11,6 +11,7 @@ from octavo.contract.misses import Miss
 from octavo.engine.answer import Logprob
 from octavo.engine.engine import Engine, Output
 from octavo.sched.stats import Stats
+from octavo.text.conversation import ToolCall
 
 
 @dataclass(slots=True)
@@ -27,6 +28,12 @@ class CompletionOutput:
     """"stop", "length", "abort" or "error"."""
     stop_reason: str | int | None = None
     """The stop string or stop token that ended the answer; after an error, what went wrong."""
+    content: str | None = None
+    """Of a chat: the text without reasoning and calls."""
+    reasoning: str | None = None
+    """Of a chat: what the model thought before it answered."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of a chat: what it calls."""
 
 
 @dataclass(slots=True)

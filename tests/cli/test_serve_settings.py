@@ -23,7 +23,8 @@ from octavo.cli.serve_settings import (
 from octavo.cli.serve_table import FLAGS, settle
 from octavo.errors import ConfigError
 from octavo.models.gguf import GGUFFile
-from octavo.server.listen import address_of, is_local, listen, listen_at_path
+from octavo.server.listen import address_of, is_local, listen, listen_at_path, notice_vanished
+from octavo.server.remote.client import ProcessCore
 from octavo.server.tenants import SHARED
 from octavo.text.formats.table import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
 from octavo.text.tokenizer import Tokenizer
@@ -347,3 +348,42 @@ def test_a_template_that_there_is_not_is_refused(tiny_gguf):
 )
 def test_every_format_can_be_named(flag, rows):
     assert FLAGS[flag].choices == (AUTO, NONE, *rows)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="another system's sockets")
+@pytest.mark.parametrize(("seconds", "asked", "given_up"), [(60.0, 1, 60_000), (0.0, 0, 0)])
+def test_a_client_that_vanishes_without_a_word_is_noticed_by_the_system(seconds, asked, given_up):
+    with listen("127.0.0.1", 0) as server:
+        notice_vanished(server, seconds)
+        with socket.create_connection(server.getsockname()), server.accept()[0] as line:
+            assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == asked
+            assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == given_up
+            if seconds:
+                idle, every, times = (
+                    line.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+                assert idle + every * times == seconds
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["a file", "no room for a file"])
+def test_a_start_that_nobody_foresaw_to_fail_is_one_line_and_a_file(
+    monkeypatch, capsys, tmp_path, kept
+):
+    async def start(core):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ProcessCore, "start", start)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path if kept else tmp_path / "nowhere"))
+    shape = ["--load-format", "dummy", "--shape", "llama-3.1-8b", "--device", "cpu", "--port", "0"]
+
+    assert run(["serve", *shape, "--num-gpu-blocks-override", "10"]) == 1
+
+    told = [line for line in capsys.readouterr().err.splitlines() if "octavo: error" in line]
+    assert len(told) == 1
+    assert "RuntimeError: can't start new thread" in told[0]
+    files = list(tmp_path.glob("octavo-serve-*.log"))
+    assert len(files) == kept
+    if kept:
+        assert told[0].endswith(str(files[0]))
+        assert "Traceback" in files[0].read_text()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo import LLM, SamplingParams, cpu
+from octavo import LLM, SamplingParams, StructuredOutputs, cpu
 from octavo.contract.batch import Candidates, Sample, Sampled, Slice
 from octavo.errors import ModelError
 from octavo.runner.history import Histories
@@ -19,6 +19,7 @@ from octavo.runner.numpy_sampler import NumpySampler
 from octavo.runner.philox import uniforms
 from octavo.runner.processors import process
 from octavo.runner.sampler import Refused
+from octavo.testing.fake_grammars import random_mask
 from tiny_model import write_tiny_gguf
 
 _cpu = cpu.native()
@@ -55,10 +56,12 @@ _NO_INTS = np.empty(0, dtype=np.int64)
 NO_STEP = StepArrays((), (), _NO_INTS, _NO_INTS, (), _NO_INTS)
 
 
-def work_of(samples, positions, histories=None, *, rows=None):
+def work_of(samples, positions, histories=None, masks=(), *, rows=None):
     rows = list(range(len(samples))) if rows is None else rows
     histories = [None] * len(samples) if histories is None else histories
-    return Work(NO_STEP, max(rows) + 1, list(samples), rows, list(positions), list(histories))
+    count = max(rows) + 1
+    masks = list(masks)
+    return Work(NO_STEP, count, list(samples), rows, list(positions), list(histories), masks=masks)
 
 
 def native(executor, work):
@@ -114,7 +117,10 @@ def random_options(draw, size):
         "min_tokens": 4,
     }
     kept = [name for name in pool if draw.random() < 0.3]
-    return {name: pool[name] for name in kept}
+    options = {name: pool[name] for name in kept}
+    if draw.random() < 0.3:
+        options["structured_outputs"] = StructuredOutputs(regex="a")
+    return options
 
 
 def random_sample(draw, seq, size):
@@ -137,7 +143,8 @@ def random_sample(draw, seq, size):
         candidates,
     )
     history = history_of(one, prompt, output) if one.looks_back else None
-    return one, len(prompt) + len(output), history
+    mask = random_mask(draw, size) if one.constrained else None
+    return one, len(prompt) + len(output), history, mask
 
 
 def random_row(draw, size):
@@ -147,12 +154,13 @@ def random_row(draw, size):
     return np.round(row * 2) / 2 if kind == 0 else row
 
 
-def is_near_an_edge(row, one, position, history):
+def is_near_an_edge(row, one, position, history, mask=None):
     """True if the last of the sums of `sampler` might be rounded to another token."""
-    eligible = process(row, one, history, position)
+    eligible = process(row, one, history, position, mask)
     p = one.params
     if one.candidates:
-        steps = np.diff(np.sort(process(log_probabilities(row), one, history, position).row))
+        level = log_probabilities(row)
+        steps = np.diff(np.sort(process(level, one, history, position, mask).row))
         return bool(np.any((steps > 0) & (steps < EDGE)))
     if p.greedy or len(eligible.row) == 0:
         return False
@@ -185,10 +193,10 @@ def test_any_mix_of_options_gives_the_answer_of_numpy(isa, size, rounds):
         executor = GivenLogits(rows, threads=1 + number % 3, isa=isa)
         work = work_of(*zip(*mixed, strict=True))
         expected = NumpySampler(executor).sample(work, None)
-        for row, (one, position, text), got, wanted in zip(
+        for row, (one, position, text, mask), got, wanted in zip(
             rows, mixed, native(executor, work), expected, strict=True
         ):
-            if differs(got, wanted) and is_near_an_edge(row, one, position, text):
+            if differs(got, wanted) and is_near_an_edge(row, one, position, text, mask):
                 near += 1
                 continue
             compared += 1
@@ -307,8 +315,8 @@ def test_an_answer_depends_neither_on_company_nor_on_threads():
     together = native(GivenLogits(rows, threads=5), work_of(*zip(*mixed, strict=True)))
 
     alone = [
-        native(GivenLogits(row[None], threads=1), work_of([one], [position], [history]))[0]
-        for row, (one, position, history) in zip(rows, mixed, strict=True)
+        native(GivenLogits(row[None], threads=1), work_of(*zip(one, strict=True)))[0]
+        for row, one in zip(rows, mixed, strict=True)
     ]
 
     assert alone == together

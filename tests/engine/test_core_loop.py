@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from random import Random
 
 import pytest
 
 from octavo.contract.request import FinishReason, Request, choice_seed
 from octavo.contract.sampling import SamplingParams
+from octavo.contract.structured import StructuredOutputs
 from octavo.engine.core import Core
 from octavo.engine.messages import (
     Abort,
@@ -35,8 +37,9 @@ from octavo.engine.messages import (
     read_command,
     read_report,
 )
-from octavo.errors import Corrupted
+from octavo.errors import Corrupted, OverLimit, RequestError
 from octavo.testing.damage import DAMAGES
+from octavo.testing.fake_grammars import FakeGrammars
 from octavo.testing.fake_runner import FakeRunner, expected_output
 from octavo.testing.near_core import fake_loop
 
@@ -356,3 +359,100 @@ def test_a_request_that_ends_before_it_has_begun_is_not_looked_for_any_more():
     script.at(5, Finish("b", 0)).run()
 
     assert not script.core._fresh
+
+
+# ── forms that are compiled ───────────────────────────────────────────────────────────────
+
+
+class SlowGrammars(FakeGrammars):
+    """Compiles a form when told to."""
+
+    def __init__(self):
+        super().__init__(50)
+        self.futures = {}
+
+    def begin(self, form):
+        return self.futures.setdefault(form.text, Future())
+
+    def finish(self, text, error=None):
+        def now():
+            if error is None:
+                self.futures[text].set_result(None)
+            else:
+                self.futures[text].set_exception(error)
+
+        return now
+
+
+def bound(name="r", text="a", **sampling):
+    return ask(name, structured_outputs=StructuredOutputs(regex=text), **sampling)
+
+
+def slow(*commands, **options):
+    script = Script(*commands, **options)
+    script.grammars = script.loop.grammars = SlowGrammars()
+    return script
+
+
+def test_a_form_that_takes_long_to_compile_keeps_nobody_else_waiting():
+    script = slow(bound(), ask("other", max_tokens=20))
+    heard = script.at(15, script.grammars.finish("a")).run()
+
+    assert [one.request_id for one in heard.of(Accepted)] == ["other", "r"]
+    assert len(heard.tokens("other")) == 20
+    assert len(heard.tokens()) == 8
+
+
+def test_a_form_that_cannot_be_compiled_is_refused_and_nothing_else_is_heard():
+    script = slow(bound())
+    heard = script.at(0, script.grammars.finish("a", RequestError("no"))).run()
+
+    assert heard.of(Refused) == [Refused("r", "no")]
+    assert not heard.of(Accepted)
+
+
+def test_an_engine_that_only_waits_for_a_form_looks_at_it_often():
+    script = slow(bound(), idle=3)
+    waited = []
+    receive = script.receive
+
+    def note(timeout_s):
+        waited.append(timeout_s)
+        return receive(timeout_s)
+
+    script.receive = note
+    script.run()
+
+    assert 0 < max(waited[1:]) <= 0.002
+
+
+def test_an_abort_ends_a_request_whose_form_is_being_compiled():
+    script = slow(bound(), Abort("r"), ask("other"))
+    heard = script.at(3, script.grammars.finish("a")).run()
+
+    assert [one.request_id for one in heard.of(Accepted)] == ["other"]
+
+
+def test_a_request_whose_form_is_being_compiled_counts_as_waiting_and_ends_with_the_others():
+    heard = slow(bound(), TakeSnapshot(1), Pause(2, abort=True)).run()
+
+    assert heard.of(Counted)[0].snapshot.waiting == 1
+    assert heard.of(Count) == [Count(2, 1)]
+    assert heard.updates()[-1].finish is FinishReason.ABORT
+
+
+def test_an_id_whose_form_is_being_compiled_is_in_use():
+    heard = slow(bound(), bound(text="b")).run()
+
+    assert "in use" in heard.of(Refused)[0].message
+
+
+def test_where_too_many_forms_wait_one_may_be_sent_again():
+    script = slow(bound())
+
+    def refuse(form):
+        raise OverLimit("512 forms wait", retry_after_s=1.0)
+
+    script.grammars.begin = refuse
+
+    assert script.run().of(Refused) == [Refused("r", "512 forms wait", 1.0)]

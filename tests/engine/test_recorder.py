@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.contract.namespace import Namespace
-from octavo.contract.recording import unpack_hashes
+from octavo.contract.recording import pack_hashes, unpack_hashes
 from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
 from octavo.engine.engine import Engine
@@ -244,7 +244,7 @@ def test_a_small_cache_has_less_room_for_several_choices(recorded):
 
 def test_a_recording_of_before_tells_of_the_first_choice(tmp_path):
     path = tmp_path / "old.jsonl"
-    line = json.loads(LINE % "AAAAAAAAAAAAAAAAAAAAAA==") | {"outputs": [1, 7]}
+    line = json.loads(LINE % pack_hashes([ONE, OTHER])) | {"outputs": [1, 7]}
     path.write_text(HEADER + json.dumps(line) + "\n")
 
     (one,) = read_recording(open_trace(path)).requests
@@ -308,6 +308,10 @@ LINE = (
 )
 
 
+CHOICES = LINE.replace('1, "ten', '3, "outputs": [3, 3], "others": ["%s"], "ten')
+ONE, OTHER = b"one hash", b"the next"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -315,6 +319,11 @@ LINE = (
         (LINE % "", "line 1: no header"),
         (HEADER + LINE % "AAAA", "line 2: its blocks cannot be read"),
         (HEADER + LINE % "AAAAAAAAAAA=", "line 2: 1 blocks for 9 [+] 1 tokens"),
+        (HEADER + LINE % pack_hashes([ONE, ONE]), "line 2: two of its blocks have one hash"),
+        (
+            HEADER + CHOICES % (pack_hashes([OTHER]), pack_hashes([ONE, OTHER])),
+            "line 2: two of its blocks have one hash",
+        ),
         (HEADER + '{"schema": "other"}', "line 2 is no line of a recording"),
         (HEADER + HEADER.replace("4", "8") + LINE % "", "blocks of 8 tokens after one with 4"),
         (HEADER.replace("4", "0"), "line 1: block_size must be from 1 to 100000000, got 0"),

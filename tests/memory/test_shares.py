@@ -176,17 +176,6 @@ def test_a_free_block_that_is_promised_is_not_turned_into_a_guarantee():
     desk.cache.check()
 
 
-def test_a_block_stays_its_first_writers_though_others_share_it():
-    desk = desk_of(10, ("a",), ("b",))
-    text = [1] * (3 * BLOCK)
-    desk.release(desk.written([*text, 0], tenant="a"))
-
-    seq = desk.written([*text, 0], tenant="b")
-
-    assert seq.cached_tokens == 3 * BLOCK
-    assert cached(desk) == {"a": 3, "b": 1}
-
-
 def test_whom_a_release_helps():
     desk = desk_of(20, ("a", 0.5, 0.5), ("b",))
     own = desk.running([1] * 39, tenant="a")

@@ -181,6 +181,8 @@ BAD = [
     (["--capacity-share", "0.1,"], "got ''"),
     (["--capacity-share", "0.00001"], "is less than one of the"),
     (["--block-size", "700"], "block size 700 is no multiple of 512"),
+    (["--hint-error", "0.1"], "--hint-error changes nothing, for no policy here heeds hints (lru)"),
+    (["--policy", "{name: bonus, hints: 0}", "--hint-error", "0.1"], "no policy here heeds hints"),
     (["--hint-error", "2"], "a hint is wrong with a probability from 0 to 1, got 2.0"),
     (["--hint-error", "0", "--hint-about", "word"], "'word' is not one of request, prefix, block"),
     (["--bootstrap", "-1"], "--bootstrap must be from 0 to 100000, got -1"),

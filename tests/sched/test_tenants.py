@@ -123,14 +123,36 @@ def test_where_all_stand_still_nobody_within_a_guarantee_is_displaced():
     driver.check_answers()
 
 
-def test_tenants_that_hold_each_other_up_through_shared_blocks_go_on():
+@pytest.mark.parametrize("first", ["ended", "running"])
+def test_a_prefix_that_others_go_on_using_takes_nothing_of_its_writers_guarantee(first):
+    driver = driver_of(40, ("c", 0.2, 0.2))
+    shared = [2] * (4 * BLOCK)
+    driver.add(make_request("c0", shared, tenant="c", max_tokens=1 if first == "ended" else 3))
+    if first == "ended":
+        driver.run()
+    users = 0
+    for step in range(60):
+        while sum(driver.answers[f"d{i}", 0].finish is None for i in range(users)) < 2:
+            driver.add(make_request(f"d{users}", [*shared, users % 50, 7], max_tokens=6))
+            users += 1
+        if step == 5:
+            driver.add(make_request("c1", [3] * 23, tenant="c", max_tokens=4))
+        driver.step()
+        driver.cache.check()
+
+    assert driver.answers["c1", 0].finish is FinishReason.LENGTH
+    assert driver.batches[6].slices[-1].tokens[0] == 3  # at once
+    driver.check_answers()
+
+
+def test_tenants_that_outgrow_together_what_a_guarantee_leaves_go_on():
     driver = driver_of(20, ("a", 0.5), ("c", 0.0, 0.4))
     driver.add(request("a0", "a", 1, 10))
     driver.run()
     shared = [2] * (4 * BLOCK)
     driver.add(make_request("c0", shared, tenant="c", max_tokens=1))
     driver.run()
-    # c1 comes to c's maximum, for d uses four blocks of c; and d finds no room beside a's.
+    # Both may grow to seven blocks; beside a's there are ten.
     driver.add(make_request("c1", [3] * 7, tenant="c", max_tokens=20))
     driver.add(make_request("d", [*shared, 4, 4, 4], max_tokens=12))
 
@@ -231,6 +253,15 @@ def test_an_urgent_request_that_is_paused_does_not_keep_others_of_its_tenant_fro
     driver.step()
 
     assert running(driver) == ["urgent", "slow1"]
+
+
+def test_a_request_that_just_fits_into_its_tenants_maximum_is_taken():
+    driver = driver_of(20, ("a", 0.0, 0.25))
+
+    driver.add(request("r", "a", 1, 5))
+    driver.run()
+
+    assert driver.answers["r", 0].finish is FinishReason.LENGTH
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once():

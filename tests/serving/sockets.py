@@ -7,10 +7,12 @@ import contextlib
 import json
 import socket
 import threading
+from functools import partial
 
 import uvicorn
 
 from octavo.server.http import BoundedHttp
+from octavo.server.settings import ConnectionTimes
 
 
 class _Server(uvicorn.Server):
@@ -20,7 +22,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(app, *, send_buffer: int | None = None):
+async def listening(app, *, send_buffer: int | None = None, times: ConnectionTimes | None = None):
     """Serve an app on a free port; yields the port. send_buffer: bytes that the kernel keeps."""
     with socket.socket() as sock:
         if send_buffer:
@@ -28,7 +30,12 @@ async def listening(app, *, send_buffer: int | None = None):
         sock.bind(("127.0.0.1", 0))
         sock.listen(128)
         config = uvicorn.Config(
-            app, http=BoundedHttp, ws="none", log_config=None, access_log=False, lifespan="off"
+            app,
+            http=partial(BoundedHttp, times=times),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
         )
         server = _Server(config)
         task = asyncio.create_task(server.serve([sock]))

@@ -12,6 +12,7 @@ from tiny_served import worded
 
 from octavo.cli.app import run_command
 from octavo.server.metrics.requests import RequestMeters
+from octavo.testing.near_core import fake_loop
 from octavo.testing.near_server import near_server
 
 
@@ -60,3 +61,32 @@ def test_preemptions_of_requests_add_up_to_those_of_the_engine(tiny_tokenizer, c
         assert (status, json.loads(capfd.readouterr().out)["completed"]) == (0, 10)
         told = metric(url, "vllm:request_num_preemptions_sum")
         assert told == metric(url, "vllm:num_preemptions_total") > 0
+
+
+def test_a_server_without_a_tokenizer_is_asked_and_measured_by_token_ids(tmp_path, capfd):
+    trace = tmp_path / "trace.jsonl"
+    recorded = {"timestamp": 0, "input_length": 40, "output_length": 5, "hash_ids": [1]}
+    trace.write_text(json.dumps(recorded) + "\n")
+    options = {"build": lambda: fake_loop(2000, max_model_len=400)}
+    with in_a_thread(near_server(**options, meters=RequestMeters())) as url:
+        line = ["bench", "serve", "--base-url", url, "--num-prompts", "5", "--num-warmups", "1"]
+        heads = "--dataset-name prefix-repetition --prefix-repetition-prefix-len 20"
+        tails = "--prefix-repetition-suffix-len 4 --prefix-repetition-output-len 5"
+        for load, asked in (
+            (["--random-input-len", "12", "--random-output-len", "5"], 5 * 12),
+            (f"{heads} {tails}".split(), 5 * 24),
+            (["--dataset-name", "trace", "--dataset-path", str(trace)], 40),
+        ):
+            assert run_command([*line, *load, "--json"]) == 0
+            told = capfd.readouterr()
+            found = json.loads(told.out)
+            assert found["failed"] == 0
+            assert found["total_input_tokens"] == asked
+            assert found["total_output_tokens"] == 5 * found["completed"]
+            assert found["mean_ttft_ms"] > 0
+            assert found["prompts"] == "token ids"
+            assert "the server has no tokenizer" in told.err
+
+        for wrong in (["--backend", "openai-chat"], ["--dataset-name", "custom"]):
+            assert run_command([*line, *wrong]) == 2
+            assert "no" in capfd.readouterr().err

@@ -19,11 +19,13 @@ from octavo.cli.core import build_core, core_spec
 from octavo.config import EngineConfig
 from octavo.contract.request import FinishReason, Request, choice_seed
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.messages import CoreSpec
+from octavo.engine.messages import CoreSpec, TakeSnapshot, read_report
 from octavo.errors import ConfigError, EngineGone, ModelError, RequestError
 from octavo.server.core import CoreClient, CoreState
+from octavo.server.remote import process
 from octavo.server.remote.backoff import Backoff
 from octavo.server.remote.client import ProcessCore
+from octavo.server.remote.process import CoreProcess
 from octavo.testing.fake_runner import expected_output
 from octavo.testing.fake_server import children_of
 from octavo.testing.near_core import Heard
@@ -213,7 +215,8 @@ def test_an_engine_that_dies_again_and_again_is_given_up_where_that_is_asked_for
             if core.state is CoreState.READY:
                 await ask(core, f"r{number}").ended.wait()
             await until(lambda: core.state is not CoreState.READY)
-        await until(lambda: core.state is CoreState.FAILED)
+        assert "SIGABRT" in await core.failed()
+        assert core.state is CoreState.FAILED
         assert core.restarts == 1
         with pytest.raises(EngineGone, match="SIGABRT"):
             core.submit(request(), Heard())
@@ -302,8 +305,18 @@ def test_a_start_that_fails_leaves_nothing_behind(monkeypatch):
     ],
 )
 def test_what_cannot_be_built_says_why_and_is_not_tried_again(refuses, error, words):
-    with pytest.raises(error, match=words):
-        with_core(None, FakeCore(refuses=refuses))
+    said = []
+
+    async def run():
+        core = ProcessCore(FakeCore(refuses=refuses).spec(), report=said.append)
+        await core.start()
+
+    with pytest.raises(error, match=words) as failed:
+        asyncio.run(run())
+
+    assert said == ["a fake engine is built"], "a trace is no line of the log"
+    notes = getattr(failed.value, "__notes__", [])
+    assert [note.count("Traceback") for note in notes] == ([1] if error is EngineGone else [])
 
 
 def test_an_engine_that_is_being_built_can_be_stopped():
@@ -430,3 +443,57 @@ def test_what_computes_yields_to_what_serves_unless_it_is_told_otherwise(schedul
 def test_another_scheduling_is_refused():
     with pytest.raises(ConfigError, match="'idle' is not one of batch, normal"):
         ProcessCore(FakeCore().spec(), report=print, scheduling="idle")
+
+
+def test_a_watch_that_cannot_ask_ends_the_engine_and_says_so(monkeypatch):
+    def send(process, command, real=CoreProcess.send):
+        if isinstance(command, TakeSnapshot):
+            raise zmq.ZMQError(errno.ENOTSOCK)
+        real(process, command)
+
+    async def test(core):
+        heard = ask(core, max_tokens=300)
+        await heard.ended.wait()
+        assert "cannot be asked whether it lives: ZMQError" in str(heard.error)
+        await until(lambda: core.restarts == 1)
+
+    monkeypatch.setattr(CoreProcess, "send", send)
+    with_core(test, FakeCore(step_s=0.01))
+
+
+def test_an_engine_that_cannot_be_heard_is_ended_and_started_again(monkeypatch):
+    heard_badly = []
+
+    def read(frame, real=read_report):
+        if len(heard_badly) < 1 and b"News" in frame:
+            heard_badly.append(frame)
+            raise msgspec.DecodeError("it is no report")
+        return real(frame)
+
+    async def test(core):
+        heard = ask(core, max_tokens=300)
+        await heard.ended.wait()
+        assert "cannot be heard: DecodeError: it is no report" in str(heard.error)
+        await until(lambda: core.state is CoreState.READY)
+        await ask(core, "s").ended.wait()
+
+    monkeypatch.setattr(process, "read_report", read)
+    with_core(test, FakeCore(step_s=0.01))
+
+
+def test_a_supervisor_that_fails_says_so_and_takes_the_engine_with_it(monkeypatch):
+    def after(backoff, life_s):
+        raise OSError("no clock")
+
+    async def test(core):
+        heard = ask(core, max_tokens=300)
+        os.kill(core.pid, signal.SIGKILL)
+        assert await core.failed() == "nobody watches the engine any more: OSError: no clock"
+        assert core.state is CoreState.FAILED
+        assert isinstance(heard.error, EngineGone)
+        with pytest.raises(EngineGone, match="no clock"):
+            ask(core, "s")
+
+    monkeypatch.setattr(Backoff, "after", after)
+    said = with_core(test, FakeCore(step_s=0.01))
+    assert any("Traceback" in line for line in said)

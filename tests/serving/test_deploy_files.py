@@ -119,6 +119,17 @@ def drain(words):
     return int(words[words.index("--drain-timeout") + 1])
 
 
+def test_an_engine_that_ends_again_and_again_lets_the_server_be_started_afresh():
+    configured = yaml.safe_load((DEPLOY / "systemd/serve.yaml").read_text())
+
+    assert int(configured["core-restart-limit"]) > 0
+    assert unit()["Restart"] == ["on-failure"]
+    args = container()["args"]
+    assert int(args[args.index("--core-restart-limit") + 1]) > 0
+    policy = manifest("Deployment")["spec"]["template"]["spec"].get("restartPolicy", "Always")
+    assert policy == "Always"
+
+
 def test_an_engine_that_restarts_makes_a_pod_unready_and_lets_it_live():
     one = container()
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+import time
 
 import pytest
 from sockets import Line, listening
 from tiny_served import HELLO, worded
 
 from octavo.server.gate import OpenGate
+from octavo.server.prompting import TOKENIZING
+from octavo.server.settings import ConnectionTimes
 from octavo.testing.near_server import served
 
 PATH = "/v1/completions"
@@ -129,6 +133,36 @@ def test_a_client_that_leaves_before_its_turn_gives_its_place_back(tiny_tokenize
     served(test, **worded(tiny_tokenizer), gate=gate)
 
 
+def test_a_client_that_leaves_before_its_text_is_read_is_not_waited_for(
+    tiny_tokenizer, monkeypatch
+):
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    real = tiny_tokenizer.encode_beside
+
+    def encode(*args, **options):
+        begun.release()
+        go_on.wait(10)
+        return real(*args, **options)
+
+    async def test(server):
+        async with listening(server.app) as port:
+            lines = [await Line.post(port, PATH, prompt="hello " * 99, **LONG) for _ in range(4)]
+            for _ in range(TOKENIZING):
+                await asyncio.to_thread(begun.acquire)
+            for line in lines:
+                line.leave()
+            while server.parts.doors.inside:
+                await asyncio.sleep(0.001)
+            go_on.set()
+            reply = await server.post(PATH, prompt="hello " * 9, max_tokens=1)
+            assert reply.status_code == 200
+            assert not begun.acquire(blocking=False), "those behind them were not even begun"
+            assert server.core.loop.stats.steps <= 3
+
+    monkeypatch.setattr(tiny_tokenizer, "encode_beside", encode)
+    served(test, **worded(tiny_tokenizer))
+
+
 class Counted(OpenGate):
     """Counts who has a place."""
 
@@ -183,6 +217,100 @@ def test_who_does_not_read_keeps_nobody_waiting_and_gets_everything_later(tiny_t
             assert len(told) == 8 * 300
 
     served(test, **worded(tiny_tokenizer), gate=gate)
+
+
+MUCH = {"prompt": "hello", "n": 8, "return_token_ids": True, "ignore_eos": True}
+"""More than the buffers of a connection hold."""
+
+
+def test_who_takes_nothing_for_too_long_is_cut_off_and_its_blocks_are_free(tiny_tokenizer):
+    async def test(server):
+        async with listening(
+            server.app, send_buffer=4096, times=ConnectionTimes(send_s=0.2)
+        ) as port:
+            dead = await Line.post(port, PATH, limit=4096, stream=True, max_tokens=450, **MUCH)
+            dead.writer.transport.pause_reading()
+            await running(server.core, 8)
+            await idle(server.core)
+            assert server.core.loop.stats.steps < 400, "it was ended before its end"
+            assert all_free_or_cached(server.core)
+            while server.parts.doors.inside:
+                await asyncio.sleep(0.001)
+            dead.leave()
+
+    served(test, **worded(tiny_tokenizer, num_blocks=2000), step_s=0.004)
+
+
+def test_who_takes_nothing_of_a_whole_answer_is_cut_off_too(tiny_tokenizer):
+    async def test(server):
+        async with listening(
+            server.app, send_buffer=4096, times=ConnectionTimes(send_s=0.2)
+        ) as port:
+            dead = await Line.post(port, PATH, limit=4096, max_tokens=450, logprobs=5, **MUCH)
+            dead.writer.transport.pause_reading()
+            await running(server.core, 8)
+            await idle(server.core)
+            await asyncio.sleep(0.5)
+            dead.writer.transport.resume_reading()
+            assert not (await dead.rest()).endswith(b"}")
+
+    served(test, **worded(tiny_tokenizer, num_blocks=2000))
+
+
+def test_who_is_slow_gets_everything_however_long_it_takes(tiny_tokenizer):
+    async def test(server):
+        async with listening(
+            server.app, send_buffer=4096, times=ConnectionTimes(send_s=0.1)
+        ) as port:
+            slow = await Line.post(port, PATH, limit=4096, stream=True, max_tokens=300, **MUCH)
+            text, began_s = b"", time.monotonic()
+            while piece := await slow.piece():
+                text += piece
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - began_s > 0.4
+            assert text.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            slow.leave()
+
+    served(test, **worded(tiny_tokenizer, num_blocks=2000))
+
+
+@pytest.mark.parametrize("how", ["half", "whole"])
+def test_who_leaves_with_much_unsent_is_heard_within_two_steps(tiny_tokenizer, how):
+    async def test(server):
+        async with listening(server.app, send_buffer=4096) as port:
+            much = {**MUCH, "n": 16}
+            line = await Line.post(port, PATH, limit=4096, stream=True, max_tokens=450, **much)
+            line.writer.transport.pause_reading()
+            while server.core.loop.stats.steps < 40:
+                await asyncio.sleep(0.001)
+            steps = server.core.loop.stats.steps
+            if how == "half":
+                line.writer.write_eof()
+            else:
+                line.leave()
+            await idle(server.core)
+            assert server.core.loop.stats.steps - steps <= 2
+            line.leave()
+
+    served(test, **worded(tiny_tokenizer, num_blocks=2000), step_s=0.02)
+
+
+@pytest.mark.parametrize("where", ["its own", "the next"])
+def test_who_leaves_after_a_long_body_is_heard_within_two_steps(tiny_tokenizer, where):
+    async def test(server):
+        async with listening(server.app) as port:
+            long = {"user": "u" * 300_000}
+            first = {"prompt": "hello", **LONG, **(long if where == "its own" else {})}
+            line = await Line.post(port, PATH, keep=True, **first)
+            await running(server.core)
+            if where == "the next":
+                await line.send(PATH, prompt="hello", **LONG, **long)
+            steps = server.core.loop.stats.steps
+            line.leave()
+            await idle(server.core)
+            assert server.core.loop.stats.steps - steps <= 2
+
+    served(test, **worded(tiny_tokenizer), step_s=0.02)
 
 
 def test_a_silent_stream_says_that_it_lives(tiny_tokenizer):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import ssl
 
 import pytest
 
-from octavo.server.http import MOST_HEADER_BYTES, BoundedHttp
+from octavo.server.http import MOST_HEADER_BYTES
 from octavo.server.lifecycle import Ending, Place, serve
-from octavo.server.listen import listen
+from octavo.server.listen import Tls, listen
 from octavo.server.parts import Parts, ServedModel
-from octavo.server.settings import ServerSettings
+from octavo.server.settings import ConnectionTimes, ServerSettings
 from octavo.testing.near_core import NearCore, fake_loop
 
 
-def with_socket(test):
+def with_socket(test, *, tls=None, **times):
     """Run a test with the port of a server that speaks HTTP in the same event loop."""
 
     async def run():
@@ -23,9 +25,9 @@ def with_socket(test):
         parts = Parts(
             core=core,
             model=ServedModel(names=("fake",), root="fake", tokenizer=None, created_s=0),
-            settings=ServerSettings(stats_every_s=0),
+            settings=ServerSettings(stats_every_s=0, times=ConnectionTimes(**times)),
         )
-        place = Place(socket=listen("127.0.0.1", 0))
+        place = Place(socket=listen("127.0.0.1", 0), tls=tls)
         ending, ready = Ending(), asyncio.Event()
         serving = asyncio.create_task(
             serve(core, lambda: parts, place, ready=lambda parts: ready.set(), ending=ending)
@@ -91,7 +93,7 @@ def test_headers_of_a_usual_length_are_read():
 
 
 @pytest.mark.parametrize("piece", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\n"])
-def test_headers_that_do_not_come_are_not_waited_for(monkeypatch, piece):
+def test_headers_that_do_not_come_are_not_waited_for(piece):
     async def test(port):
         answer = await send(port, piece)
         assert answer.startswith(b"HTTP/1.1 400 ")
@@ -107,5 +109,73 @@ def test_headers_that_do_not_come_are_not_waited_for(monkeypatch, piece):
         assert b"took more" in await reader.read()
         writer.close()
 
-    monkeypatch.setattr(BoundedHttp, "headers_s", 0.1)
-    with_socket(test)
+    with_socket(test, header_s=0.1)
+
+
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 40\r\n\r\n"
+)
+
+
+def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for():
+    async def test(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD)
+        for _ in range(10):
+            writer.write(b" ")
+            await asyncio.sleep(0.02)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"the body took more than 0.5 s (--body-timeout)" in answer
+        writer.close()
+
+    with_socket(test, body_s=0.5)
+
+
+def test_over_tls_a_body_that_does_not_come_ends_its_request_though_the_client_stays(
+    tls_files, caplog
+):
+    key, certificate = tls_files
+    context = ssl.create_default_context(cafile=certificate)
+
+    def dribble(port):
+        line = context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port)), server_hostname="localhost"
+        )
+        line.sendall(HEAD)
+        return line, line.recv(100)
+
+    async def test(port):
+        line, answer = await asyncio.to_thread(dribble, port)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        while "POST /v1/completions" not in caplog.text:
+            await asyncio.sleep(0.01)
+        line.close()
+
+    caplog.set_level("INFO")
+    with_socket(test, tls=Tls(certfile=certificate, keyfile=key), body_s=0.2)
+
+
+def test_a_body_to_which_nobody_listens_ends_too():
+    async def test(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD.replace(b"/v1/completions", b"/nowhere"))
+        with contextlib.suppress(ConnectionError):
+            assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
+        writer.close()
+
+    with_socket(test, body_s=0.2)
+
+
+def test_a_body_that_has_come_may_be_answered_later_than_that():
+    async def test(port):
+        body = b'{"prompt": [1, 2], "max_tokens": 200}'.ljust(40)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(HEAD + body)
+            assert (await reader.readuntil(b"}}}")).startswith(b"HTTP/1.1 200 ")
+            await asyncio.sleep(0.1)
+        writer.close()
+
+    with_socket(test, body_s=0.05)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import socket
 import ssl
-import subprocess
 from contextlib import closing
 from http.client import HTTPConnection, HTTPSConnection
 
-import pytest
 from commands import octavo_serve
 
 from octavo.testing.fake_server import children_of, gone
@@ -63,27 +60,8 @@ def test_it_answers_at_a_socket_and_ends_without_leaving_anything(tiny_gguf, tmp
     assert not path.exists()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_it_speaks_https(tiny_gguf, tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [
-            *[
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-            ],
-            *["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
+def test_it_speaks_https(tiny_gguf, tls_files):
+    key, certificate = tls_files
     tls = ("--ssl-keyfile", key, "--ssl-certfile", certificate)
     with octavo_serve("--model", tiny_gguf, "--port", "0", *tls) as (process, address):
         found = re.fullmatch(r"https://127\.0\.0\.1:(\d+)", address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -12,18 +13,23 @@ import time
 from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.server.lifecycle import Ending, Place, serve
-from octavo.server.listen import listen
+from octavo.server import lifecycle
+from octavo.server.lifecycle import FAILED, Ending, Place, serve
+from octavo.server.listen import address_of, listen
 from octavo.server.parts import Parts, ServedModel
+from octavo.server.remote.backoff import Backoff
+from octavo.server.remote.client import ProcessCore
 from octavo.testing.fake_server import children_of, fake_server, gone
-from octavo.testing.near_core import NearCore
+from octavo.testing.near_core import NearCore, fake_loop
 from octavo.testing.served import FakeCore
 
 JSON = {"Content-Type": "application/json"}
 SLOW = FakeCore(step_s=0.05)
+MODEL = ServedModel(names=("fake",), root="fake", tokenizer=None, created_s=0)
 
 
 def ask(server, method, path, body=None):
@@ -163,3 +169,71 @@ def test_an_engine_that_is_lost_is_told_of_and_started_again():
             time.sleep(0.05)
         assert ask(server, "POST", "/v1/completions", {"prompt": [1]})[0] == 200
         assert children_of(server.process.pid) != [engine]
+
+
+def test_a_server_whose_engine_is_given_up_answers_who_waits_and_ends_with_status_1(caplog):
+    async def run():
+        core = ProcessCore(
+            FakeCore(dies_at=20, step_s=0.005).spec(),
+            report=print,
+            restart_limit=1,
+            backoff=Backoff(first_s=0.01),
+        )
+        ready = asyncio.Event()
+        with listen("127.0.0.1", 0) as sock:
+            serving = asyncio.create_task(
+                serve(
+                    core,
+                    lambda: Parts(core=core, model=MODEL),
+                    Place(socket=sock),
+                    ready=lambda parts: ready.set(),
+                    ending=Ending(),
+                )
+            )
+            await ready.wait()
+            url = f"{address_of(sock, tls=False)}/v1/completions"
+            told = []
+            async with httpx2.AsyncClient(timeout=10) as client:
+                while not serving.done() and len(told) < 1000:
+                    body = {"prompt": [1, 2], "max_tokens": 100, "stream": True}
+                    with contextlib.suppress(httpx2.TransportError):
+                        reply = await client.post(url, json=body)
+                        told.append(reply.text)
+                        await asyncio.sleep(0.02)
+            assert sum(text.endswith("data: [DONE]\n\n") for text in told) == 2
+            return await asyncio.wait_for(serving, 10)
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == FAILED
+    assert "SIGABRT" in caplog.text
+    assert "the server ends" in caplog.text
+
+
+def test_a_task_that_fails_in_the_background_is_told_of_and_health_turns_red(monkeypatch, caplog):
+    async def log_stats(parts, every_s):
+        raise ZeroDivisionError("no steps")
+
+    monkeypatch.setattr(lifecycle, "log_stats", log_stats)
+
+    async def run():
+        core = NearCore(fake_loop)
+        parts, ending, ready = Parts(core=core, model=MODEL), Ending(), asyncio.Event()
+        with listen("127.0.0.1", 0) as sock:
+            serving = asyncio.create_task(
+                serve(
+                    core,
+                    lambda: parts,
+                    Place(socket=sock),
+                    ready=lambda parts: ready.set(),
+                    ending=ending,
+                )
+            )
+            await ready.wait()
+            async with httpx2.AsyncClient() as client:
+                reply = await client.get(f"{address_of(sock, tls=False)}/health")
+            ending.hear(signal.SIGTERM)
+            await serving
+        assert reply.status_code == 503
+        assert reply.json()["status"] == "fault"
+
+    asyncio.run(run())
+    assert "no steps" in caplog.text

@@ -14,6 +14,8 @@ from octavo.errors import OverLimit
 from octavo.server.choice import Choice
 from octavo.server.gate import OpenGate
 from octavo.server.meters import NoMeters
+from octavo.server.metrics.exposition import Page
+from octavo.server.metrics.requests import RequestMeters
 from octavo.testing.fake_runner import FakeRunner
 from octavo.testing.near_server import served
 
@@ -275,6 +277,57 @@ def test_how_often_a_request_had_to_begin_again_is_told(tiny_tokenizer):
         assert sum(record.preemptions for record in meters.records) == total
 
     served(test, **worded(tiny_tokenizer, num_blocks=60), meters=meters)
+
+
+def test_what_ends_by_its_text_tells_how_often_it_had_to_begin_again(tiny_tokenizer):
+    meters = Records()
+
+    async def test(server):
+        asked = [{"prompt": [20 + one], "max_tokens": 100, "ignore_eos": True} for one in range(6)]
+        free = await asyncio.gather(*(server.post(PATH, **body, seed=1) for body in asked))
+        texts = [reply.json()["choices"][0]["text"] for reply in free]
+        before, told = server.core.loop.stats.preemptions, len(meters.records)
+        await asyncio.gather(
+            *(
+                server.post(PATH, **body, seed=1, stop=[text[90:94]])
+                for body, text in zip(asked, texts, strict=True)
+            )
+        )
+        records = meters.records[told:]
+        assert "stop" in {record.finish for record in records}
+        assert sum(record.preemptions for record in records) > 0
+        total = server.core.loop.stats.preemptions - before
+        assert sum(record.preemptions for record in records) == total
+
+    served(test, **worded(tiny_tokenizer, num_blocks=60), meters=meters)
+
+
+def test_tokens_are_counted_as_they_come_and_add_up_to_the_usage(options):
+    meters = RequestMeters()
+
+    def counted():
+        page = Page({})
+        meters.write(page)
+        lines = (line.split() for line in page.write().decode().splitlines() if line[0] != "#")
+        tokens = dict(lines)
+        names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+        return tuple(float(tokens[name]) for name in names)
+
+    async def test(server):
+        body = {"prompt": list(range(20, 40)), "max_tokens": 200, "ignore_eos": True, "n": 2}
+        asking = asyncio.create_task(server.post(PATH, **body))
+        seen = set()
+        while not asking.done():
+            seen.add(counted())
+            await asyncio.sleep(0)
+        assert {prompt for prompt, _ in seen} == {0, 20}
+        assert len(seen) > 50, "they go up step by step"
+        usage = (await asking).json()["usage"]
+        assert counted() == (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 400)
+        await server.post(PATH, prompt="hello", echo=True, max_tokens=0, logprobs=1)
+        assert counted() == (21, 400)
+
+    served(test, **options, meters=meters)
 
 
 def test_text_after_a_stop_string_is_neither_told_nor_counted(options):

@@ -8,6 +8,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_served import worded
 
 from octavo.contract.retention import TenantShare
 from octavo.errors import OverLimit
@@ -146,6 +147,41 @@ def test_a_request_that_cannot_pass_is_refused_before_its_body_is_read(of_server
         assert read == 0
 
     served(test, keys=KeyTable([KeyHolder(limited, ("a",))]), gate=gate)
+
+
+def test_a_full_queue_is_seen_before_a_body_is_read_and_again_before_its_texts_are(
+    tiny_tokenizer, monkeypatch
+):
+    gate = TenantGate(10)
+    limited = tenant(max_running=2, max_queued=0)
+    read = 0
+
+    async def body():
+        nonlocal read
+        read += 1
+        yield b'{"prompt": "hello", "n": 2, "max_tokens": 1}'
+
+    def encode(*args, **options):
+        raise AssertionError("it was tokenized for nothing")
+
+    async def test(server):
+        async def send():
+            headers = {"x-api-key": "a", "content-type": "application/json"}
+            reply = await server.client.post("/v1/completions", content=body(), headers=headers)
+            assert reply.status_code == 429
+            assert "max_queued" in reply.json()["error"]["message"]
+
+        gate.enter(limited, 1)
+        second = gate.enter(limited, 1)
+        await send()
+        assert read == 0
+        second.leave()
+        await send()  # one answer would run at once: that it asks for two stands in its body
+        assert read == 1
+
+    monkeypatch.setattr(tiny_tokenizer, "encode", encode)
+    monkeypatch.setattr(tiny_tokenizer, "encode_beside", encode)
+    served(test, keys=KeyTable([KeyHolder(limited, ("a",))]), gate=gate, **worded(tiny_tokenizer))
 
 
 def test_a_tenant_s_debt_does_not_keep_others_out():

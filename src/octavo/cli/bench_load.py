@@ -27,7 +27,7 @@ from octavo.bench.serve.datasets import (
 from octavo.bench.serve.http import Address, Client, read_address
 from octavo.bench.serve.load import Chain, Pace, Run, run_load
 from octavo.bench.serve.report import Wanted, read_goodput, summarize
-from octavo.bench.serve.site import Site, cache_counts, empty_cache, look_at, new_first_line
+from octavo.bench.serve.site import Site, cache_counts, empty_cache, look_at
 from octavo.bench.serve.stream import Ask, Outcome, Sender
 from octavo.cli.output import note
 from octavo.errors import ConfigError
@@ -112,7 +112,14 @@ async def measure(work: Work, users: list[int | None]) -> list[Measured]:
     client = Client(work.address)
     try:
         site = await look_at(client, given.model)
-        if not site.words.exact and given.dataset_name != "custom":
+        if site.by_id:
+            if not _drawn(given):
+                raise ConfigError(
+                    f"--dataset-name {given.dataset_name} holds texts, and the server has no "
+                    "tokenizer: give random, prefix-repetition, trace, or sharegpt without a file"
+                )
+            note("octavo: the server has no tokenizer: prompts and answers are token ids")
+        elif not site.words.exact and given.dataset_name != "custom":
             note(
                 "octavo: the server does not tell its tokens, so lengths of prompts are estimated; "
                 "what is reported is what it counts"
@@ -123,6 +130,7 @@ async def measure(work: Work, users: list[int | None]) -> list[Measured]:
             backend=given.backend,
             endpoint=given.endpoint,
             options=work.options,
+            by_id=site.by_id,
             timeout_s=given.timeout,
         )
         total = len(users) * sum(map(len, _chains(work, site)))
@@ -148,12 +156,12 @@ async def _run(
     if work.cache == "vary":
         # Drawn prompts get other words; what is read from a file, a line in front.
         if _drawn(work.given):
-            site = replace(site, words=site.words.shuffled(new_first_line()))
+            site = replace(site, words=site.words.shuffled(site.new_first_line()))
         else:
-            first_line = new_first_line()
+            first_line = site.new_first_line()
     chains = _chains(work, site)
     for number in range(work.given.num_warmups):
-        await sender.send(chains[number % len(chains)][0], new_first_line())
+        await sender.send(chains[number % len(chains)][0], site.new_first_line())
     if work.cache == "empty":
         await empty_cache(client, work.given.admin_api_key)
 
@@ -166,7 +174,8 @@ async def _run(
     counted = (after[0] - before[0], after[1] - before[1]) if before and after else None
     figures = summarize(run, work.wanted, pace=pace, counted=counted)
     names: dict[str, object] = {"backend": work.given.backend, "model_id": site.model}
-    return Measured(names | {"cache": work.cache} | figures, run)
+    names |= {"cache": work.cache, "prompts": "token ids" if site.by_id else "text"}
+    return Measured(names | figures, run)
 
 
 # ── the data sets ─────────────────────────────────────────────────────────────────────────────

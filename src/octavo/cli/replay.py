@@ -156,8 +156,9 @@ def replay(
     policies = list(dict.fromkeys(policy or ["lru"]))
     aids = _Aids(_oracle(hint_error, hint_about, seed), _draws(bootstrap, policies))
     ask = _Asked(policies, engine, aids, warm=warm, jobs=_jobs(jobs))
-    for name in ask.policies:
-        _Named(name)()  # an unknown name is told before the work
+    made = [_Named(name)() for name in ask.policies]  # an unknown name is told before the work
+    if hint_error is not None:
+        _check_heard(made, ask.policies)
     sizes = Sizes(capacity_share, capacity_blocks, given)
     recorded = source.read(_one_size(block_size)).at_rate(rate)
     found = _sweep(recorded, ask, sizes.of(recorded))
@@ -294,6 +295,16 @@ def _draws(count: int, policies: list[str]) -> int:
     if count and len(policies) == 1:
         raise ConfigError("--bootstrap compares with lru: give another --policy too")
     return count
+
+
+def _check_heard(policies: list[EvictionPolicy], names: list[str]) -> None:
+    from octavo.memory.eviction import hears_hints
+
+    if not any(map(hears_hints, policies)):
+        raise ConfigError(
+            f"--hint-error changes nothing, for no policy here heeds hints ({', '.join(names)}): "
+            "give --policy bonus, gittins or cost too, or leave --hint-error out"
+        )
 
 
 def _oracle(error: float | None, about: str, seed: int) -> Oracle | None:

@@ -7,14 +7,17 @@ import gc
 import importlib.util
 import logging
 import os
+import tempfile
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.flags import TableCommand
+from octavo.cli.output import note
 from octavo.cli.serve_table import GROUPS, Options, settle
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, OctavoError
 
 if TYPE_CHECKING:
     import socket
@@ -31,6 +34,8 @@ EXTRA = "pip install 'octavo[serve]'"
 """How to get it."""
 _SHOW_APPLIED = "OCTAVO_SHOW_APPLIED"
 """Variable: streams tell when their steps were applied. For measuring."""
+FAILED = 1
+"""Exit status for what nobody foresaw."""
 LOG = logging.getLogger("octavo.serve")
 
 
@@ -60,15 +65,44 @@ def _serve(given: dict[str, Any]) -> int:
 
     set_up_log()
     plan = _plan(options)
-    for note in plan.notes:
-        LOG.warning(note)
+    for words in plan.notes:
+        LOG.warning(words)
     try:
         return _run(plan)
+    except Exception as error:
+        trace = _trace_of(error)
+        if not trace:
+            raise
+        note(f"octavo: error: the server has failed: {_words_of(error)}{_kept(trace)}")
+        return FAILED
     finally:
         plan.place.socket.close()
         uds = options.open_text("uds")
         if uds is not None:
             Path(uds).unlink(missing_ok=True)
+
+
+def _trace_of(error: Exception) -> str:
+    """Return where something was raised; empty: on purpose, so that its words are enough."""
+    if isinstance(error, OctavoError):
+        return "\n".join(getattr(error, "__notes__", ()))
+    return "".join(traceback.format_exception(error))
+
+
+def _words_of(error: Exception) -> str:
+    return str(error) if isinstance(error, OctavoError) else f"{type(error).__name__}: {error}"
+
+
+def _kept(trace: str) -> str:
+    """Write a trace into a file of its own; returns, in words, where it is."""
+    try:
+        handle, path = tempfile.mkstemp(prefix="octavo-serve-", suffix=".log")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(trace)
+    except OSError as error:
+        LOG.error(trace)
+        return f"; where is in the log, since it cannot be written to a file: {error.strerror}"
+    return f"; where is in {path}"
 
 
 serve = TableCommand(

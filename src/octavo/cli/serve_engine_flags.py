@@ -131,6 +131,12 @@ MEMORY: tuple[Flag, ...] = (
         "hotprefix or a plug-in's; with parameters: '{name: lfu, remember: 4}'.",
     ),
     Flag(
+        name="structured-outputs-backend",
+        kind=Kind.TEXT,
+        default="auto",
+        help="What makes the grammars that answers are held to: auto, llguidance or xgrammar.",
+    ),
+    Flag(
         name="reservation",
         kind=Kind.TEXT,
         default="on_demand",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.cli.serve_flags import Flag, Kind, idle, only
+from octavo.engine.scheduling import CoreScheduling
 
 FRONT: tuple[Flag, ...] = (
     Flag(
@@ -110,6 +111,25 @@ FRONT: tuple[Flag, ...] = (
         help="Tokens of a request that are biased, allowed or banned.",
     ),
     Flag(
+        name="header-timeout",
+        kind=Kind.NUMBER,
+        default=30.0,
+        help="Seconds in which a request's headers must have come; 0: no limit.",
+    ),
+    Flag(
+        name="body-timeout",
+        kind=Kind.NUMBER,
+        default=60.0,
+        help="Seconds in which a request's whole body must have come after them; 0: no limit.",
+    ),
+    Flag(
+        name="send-timeout",
+        kind=Kind.NUMBER,
+        default=60.0,
+        help="Seconds after which a client that takes nothing of its answer is cut off; one that "
+        "is slow is not; 0: no limit.",
+    ),
+    Flag(
         name="drain-timeout",
         kind=Kind.NUMBER,
         default=30.0,
@@ -126,13 +146,14 @@ FRONT: tuple[Flag, ...] = (
         name="core-restart-limit",
         kind=Kind.COUNT,
         default=0,
-        help="An engine that ends is started again so often; 0: always.",
+        help="An engine that ends is started again so often, and then the server ends with status "
+        "1; 0: always.",
     ),
     Flag(
         name="core-scheduling",
         kind=Kind.TEXT,
-        default="batch",
-        choices=("batch", "normal"),
+        default=CoreScheduling.BATCH.value,
+        choices=tuple(word.value for word in CoreScheduling),
         help="batch: where all cores compute, what speaks HTTP goes ahead of the engine.",
     ),
     Flag(

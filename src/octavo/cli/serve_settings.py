@@ -14,7 +14,7 @@ from octavo.executors.select import gpu_may_be_there
 from octavo.server.key_file import read_key_file
 from octavo.server.keys import KeyHolder, KeyTable, holders_of_flags
 from octavo.server.listen import Tls
-from octavo.server.settings import CorsSettings, RequestBounds, ServerSettings
+from octavo.server.settings import ConnectionTimes, CorsSettings, RequestBounds, ServerSettings
 from octavo.server.tenants import ANYBODY, SHARED, Tenant, TenantLimits
 from octavo.tenants import read_tenants, write_tenants
 
@@ -138,6 +138,11 @@ def server_settings(options: Options) -> ServerSettings:
             max_n=options.count("max-n"),
             max_stop=options.count("max-stop"),
             max_logit_bias=options.count("max-logit-bias"),
+        ),
+        times=ConnectionTimes(
+            header_s=options.number("header-timeout"),
+            body_s=options.number("body-timeout"),
+            send_s=options.number("send-timeout"),
         ),
         max_queued_requests=options.count("max-queued-requests"),
         prefix_caching=options.switch("enable-prefix-caching"),

@@ -132,8 +132,10 @@ class Sequence:
         "score_end",
         "scores",
         "spared_until",
+        "stepwise",
         "tokens",
         "units",
+        "untold_preemptions",
     )
 
     def __init__(
@@ -168,6 +170,8 @@ class Sequence:
         """What a slice that reaches the end of the text asks for."""
         self.looks_back = self.samples[0].looks_back
         """Its samples depend on the text, which the runner has to be told."""
+        self.stepwise = self.samples[0].constrained
+        """Its next token is decided once the last one is known: it has one step in flight."""
         self.known_past = False
         """The runner has been told the text before the last slice."""
         asks = index == 0 and request.sampling.prompt_logprobs is not None
@@ -192,12 +196,24 @@ class Sequence:
         self.held_back = False
         """It waits behind others that are as long as it was when last looked at."""
         self.preemptions = 0
+        self.untold_preemptions = 0
+        """Those since the last news of it."""
         self.failures = 0
         self.spared_until = 0
         """A victim of preemption, admitted again, has room for a text of this length and is no
         victim before its text is that long."""
         self.revoked_step: StepId = 0
         """Tokens sampled by steps up to this one do not count."""
+
+    def preempt(self) -> None:
+        """Count that it has lost its blocks."""
+        self.preemptions += 1
+        self.untold_preemptions += 1
+
+    def tell_preemptions(self) -> int:
+        """Return those that nobody has been told of, once."""
+        count, self.untold_preemptions = self.untold_preemptions, 0
+        return count
 
     @property
     def length(self) -> int:
@@ -247,4 +263,4 @@ class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
     miss: Miss | None = None
     """With the first token: why the rest of the prompt was not in memory."""
     preemptions: int = 0
-    """With the last token: how often it gave back its blocks and computed its text again."""
+    """How often it has given back its blocks, to compute its text again, since the last news."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol, assert_never
 
 import msgspec
@@ -41,13 +42,16 @@ from octavo.engine.messages import (
     TakeSnapshot,
     Unpin,
 )
-from octavo.errors import Corrupted, RequestError
+from octavo.errors import Corrupted, OctavoError, OverLimit, RequestError
 
 IDLE_S = 1.0
 """With nothing to do for so long, every count is recomputed, once."""
 
 _RARELY = 100
 """Recomputing takes at most one part in so many of the time: who comes meanwhile waits for it."""
+
+_COMPILED_S = 0.002
+"""With nothing to do but to wait for a form to be compiled, it is looked at so often."""
 
 _LOOK_ROUND = 256
 """Steps after which a busy engine looks whether anybody is left to hear of them."""
@@ -100,6 +104,8 @@ class Core:
         """Not before this time by itself."""
         self._fresh: set[str] = set()
         """Requests for which nothing has been computed."""
+        self._compiling: dict[str, tuple[Request, Future[None]]] = {}
+        """Requests whose forms are being compiled, in the order they came."""
         self._begun: list[Begun] = []
         self.checks = Checks()
         """How often every count was recomputed; to be read only."""
@@ -120,20 +126,22 @@ class Core:
     def _turn(self) -> None:
         """Obey what has come; then step, or wait."""
         works = self._loop.busy and not self._paused
-        command = self._channel.receive(0.0 if works else self._idle_s)
+        patience_s = _COMPILED_S if self._compiling else self._idle_s
+        command = self._channel.receive(0.0 if works else patience_s)
         silent = command is None
         while command is not None:
             self._obey(command)
             if self._stopped:
                 return
             command = self._channel.receive(0.0)
+        self._queue_compiled()
         self._rounds += 1
         if (silent and not works) or self._rounds % _LOOK_ROUND == 0:
             self._stopped = self._channel.abandoned
         if self._loop.busy and not self._paused:
             self._looked_over = False
             self._tell(self._loop.step())
-        elif silent and not (self._looked_over or self._loop.busy):
+        elif silent and not (self._looked_over or self._loop.busy or self._compiling):
             before_s = self._clock()
             if before_s >= self._check_again_s:
                 self._check()
@@ -163,8 +171,7 @@ class Core:
             case Submit(request=request):
                 self._submit(request)
             case Abort(request_id=request_id):
-                self._fresh.discard(request_id)
-                self._loop.abort(request_id)
+                self._abort(request_id)
             case Finish(request_id=request_id, index=index):
                 self._fresh.discard(request_id)  # it has text: it has begun
                 self._loop.finish(request_id, index)
@@ -191,13 +198,43 @@ class Core:
                 assert_never(command)
 
     def _submit(self, request: Request) -> None:
+        """Queue a request, or wait until the form of its answer is compiled; others go on."""
+        form = request.sampling.structured_outputs
+        if form is None:
+            self._queue(request)
+            return
+        try:
+            if request.id in self._compiling:
+                raise RequestError(f"request id {request.id!r} is in use; choose another")
+            self._compiling[request.id] = (request, self._loop.grammars.begin(form))
+        except OctavoError as error:
+            self._refuse(request, error)
+        else:
+            self._queue_compiled()
+
+    def _queue_compiled(self) -> None:
+        done = [request for request, form in self._compiling.values() if form.done()]
+        for request in done:
+            del self._compiling[request.id]
+            self._queue(request)
+
+    def _queue(self, request: Request) -> None:
         try:
             most = self._loop.add(request)
-        except RequestError as error:
-            self._channel.send(Refused(request.id, str(error)))
+        except OctavoError as error:
+            self._refuse(request, error)
             return
         self._fresh.add(request.id)
         self._channel.send(Accepted(request.id, most))
+
+    def _abort(self, request_id: str) -> None:
+        self._compiling.pop(request_id, None)
+        self._fresh.discard(request_id)
+        self._loop.abort(request_id)
+
+    def _refuse(self, request: Request, error: OctavoError) -> None:
+        later_s = error.retry_after_s if isinstance(error, OverLimit) else None
+        self._channel.send(Refused(request.id, str(error), later_s))
 
     def _about_pins(self, command: Unpin | ListPins) -> Count | PinsListed:
         """Let go of pins, or tell of them; a tenant that there is not holds nothing."""
@@ -213,10 +250,9 @@ class Core:
         """Plan no more steps; returns the requests that were ended."""
         self._paused = True
         self._tell(self._loop.settle())
-        ended = self._loop.requests if abort else []
+        ended = [*self._loop.requests, *self._compiling] if abort else []
         for request_id in ended:
-            self._loop.abort(request_id)
-        self._fresh.difference_update(ended)
+            self._abort(request_id)
         # Of several choices the first says it for all.
         self._tell([Update(name, 0, (), finish=FinishReason.ABORT) for name in ended])
         return len(ended)
@@ -228,7 +264,7 @@ class Core:
             usage=self._loop.usage(),
             stats=self._loop.stats,
             running=running,
-            waiting=waiting,
+            waiting=waiting + len(self._compiling),
             num_blocks=self._facts.num_blocks,
             paused=self._paused,
             times=self._times,

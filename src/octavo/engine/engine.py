@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
 from octavo.contract.misses import Miss
+from octavo.contract.numbers import shown
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.usage import Usage
 from octavo.engine.answer import AnswerText, Logprob, Speller, stop_table
 from octavo.engine.loop import Loop, ModelRunner, Observer
+from octavo.errors import RequestError
 from octavo.sched.cache import Cache
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.stats import Stats
@@ -113,7 +116,15 @@ class Engine:
         return self.loop.reset_prefix_cache()
 
     def unpin(self, name: str | None = None, tenant: str | None = None) -> int:
-        """Let go of pins, None: of any name or tenant; returns the blocks they held."""
+        """Let go of pins, None: of any name or tenant; returns the blocks they held.
+
+        Raises RequestError for a tenant that there is not, and for what cannot be a name.
+        """
+        for what, one in (("name", cast("object", name)), ("tenant", cast("object", tenant))):
+            if not (one is None or isinstance(one, str)):
+                raise RequestError(
+                    f"unpin: {what} must be a text, or None for all, got {shown(one)}"
+                )
         return self.loop.unpin(name, tenant)
 
     def check(self) -> None:

@@ -20,12 +20,12 @@ class Grammars(Protocol):
         """Begin to compile; returns at once.
 
         The future raises RequestError, which quotes the part that cannot be compiled. One that is
-        known already is done.
+        known already is done. Raises OverLimit, changing nothing, if too many forms wait.
         """
         ...
 
     def close(self) -> None:
-        """Compile nothing more; what waits is cancelled. Once more: no effect."""
+        """Compile nothing more; what waits gets a ConfigError. Once more: no effect."""
         ...
 
 

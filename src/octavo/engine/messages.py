@@ -157,6 +157,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     kind: str
     """Name of the exception: one of `octavo.errors`, or of any other."""
     message: str
+    trace: str = ""
+    """Where it was raised; empty: that is no help, or stands on stderr."""
 
 
 class Said(msgspec.Struct, frozen=True, tag=True):
@@ -174,10 +176,12 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """A request can never be served; nothing more is reported of it."""
+    """A request is not served; nothing more is reported of it."""
 
     request_id: str
     message: str
+    retry_after_s: float | None = None
+    """When it may be sent again; None: it can never be served."""
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,10 +6,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 
 from octavo.contract.request import Request
+from octavo.contract.structured import StructuredOutputs
 from octavo.engine.engine import Engine, Output
 from octavo.errors import ConfigError, OctavoError
 
@@ -56,6 +58,13 @@ class EngineThread:
                 listener(Accepted(effective))
 
         self._send(command)
+
+    def begin(self, form: StructuredOutputs) -> Future[None]:
+        """Begin to compile the form of an answer, as `Grammars.begin` does, beside the steps.
+
+        `add` waits for that in the engine's thread, and all requests with it, unless it is done.
+        """
+        return self._engine.loop.grammars.begin(form)
 
     def abort(self, request_id: str) -> None:
         """End a request; its listener hears no more. Unknown or ended: no effect."""

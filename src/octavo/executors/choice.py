@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from octavo.contract.layout import KVLayout
     from octavo.engine.loop import ModelRunner
     from octavo.executors.gpu_memory import GpuPlan
+    from octavo.runner.masks import Matchers
 
     Observer: TypeAlias = Callable[[Batch, Any], None]
     """Receives the logits of a step, [slices that sample, vocab_size]: a tensor or an array."""
@@ -60,9 +61,12 @@ class Choice(Protocol):
         ...
 
     def make(
-        self, num_blocks: int, on_logits: Observer | None
+        self, num_blocks: int, on_logits: Observer | None, matchers: Matchers | None
     ) -> tuple[ModelRunner, tuple[int, ...]]:
-        """Load the weights; return a runner, and the row counts in which it computes if strict."""
+        """Load the weights; return a runner, and the row counts in which it computes if strict.
+
+        matchers: of grammars; None: the engine has none.
+        """
         ...
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from octavo.pages.arena import Arena
     from octavo.runner.gpu_graphs import StepGraphs
     from octavo.runner.gpu_runner import GpuRunner, Newest
+    from octavo.runner.masks import Matchers
 
 TRITON = "triton"
 """Its name as a backend: attention by our own kernels."""
@@ -97,7 +98,7 @@ class GpuChoice:
         return self.plain.gpu_plan
 
     def make(
-        self, num_blocks: int, on_logits: Observer | None
+        self, num_blocks: int, on_logits: Observer | None, matchers: Matchers | None
     ) -> tuple[ModelRunner, tuple[int, ...]]:
         """Load the decoder, reserve the memory and capture graphs. Raises as `TorchChoice.make`."""
         from octavo.runner.device import on_device
@@ -105,9 +106,15 @@ class GpuChoice:
         decoder = self.plain.load_decoder()
         arena = self.plain.reserve(num_blocks)
         with on_device(arena.device):
-            return self._runner(decoder, arena, on_logits), ()
+            return self._runner(decoder, arena, on_logits, matchers), ()
 
-    def _runner(self, decoder: Decoder, arena: Arena, on_logits: Observer | None) -> GpuRunner:
+    def _runner(
+        self,
+        decoder: Decoder,
+        arena: Arena,
+        on_logits: Observer | None,
+        matchers: Matchers | None,
+    ) -> GpuRunner:
         from octavo.attention.paged import TritonAttention
         from octavo.models.fused import FusedDecoder
         from octavo.runner.gpu_runner import GpuRunner, Newest
@@ -129,7 +136,14 @@ class GpuChoice:
         if arena.device.type == "cuda" and fused.capturable and not config.enforce_eager:
             graphs = self._graphs(fused, attention, newest)
         runner = GpuRunner(
-            fused, arena, attention, cutter, newest, graphs=graphs, on_logits=on_logits
+            fused,
+            arena,
+            attention,
+            cutter,
+            newest,
+            graphs=graphs,
+            matchers=matchers,
+            on_logits=on_logits,
         )
         if arena.device.type == "cuda":
             self._await_kernels(attention)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octavo.engine.loop import ModelRunner
     from octavo.executors.choice import Observer
     from octavo.executors.gpu_memory import GpuPlan
+    from octavo.runner.masks import Matchers
 
 NATIVE = "cpu"
 """Its name as a backend."""
@@ -50,7 +51,7 @@ class NativeChoice:
         return "" if self.arithmetic == "float32" else f"cpu_arithmetic={self.arithmetic}"
 
     def make(
-        self, num_blocks: int, on_logits: Observer | None
+        self, num_blocks: int, on_logits: Observer | None, matchers: Matchers | None
     ) -> tuple[ModelRunner, tuple[int, ...]]:
         """Pack the weights and reserve the KV memory. Raises ConfigError or ModelError."""
         from octavo.runner.native import NativeExecutor
@@ -73,7 +74,8 @@ class NativeChoice:
         from octavo.runner.step_runner import StepRunner
 
         # A row's bits never depend on its company: strict mode changes nothing.
-        return StepRunner(executor, sampler=NativeSampler(executor), on_logits=on_logits), ()
+        sampler = NativeSampler(executor)
+        return StepRunner(executor, sampler=sampler, matchers=matchers, on_logits=on_logits), ()
 
 
 def choose_native(config: EngineConfig, checkpoint: Checkpoint) -> NativeChoice:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from octavo.models.decoder import Decoder
     from octavo.pages.arena import Arena
     from octavo.pages.codec import KVCodec, KVCodecs
+    from octavo.runner.masks import Matchers
 
     MakeAttention: TypeAlias = Callable[[Arena, ModelSpec], AttentionBackend]
 
@@ -159,7 +160,7 @@ class TorchChoice:
             ) from error
 
     def make(
-        self, num_blocks: int, on_logits: Observer | None
+        self, num_blocks: int, on_logits: Observer | None, matchers: Matchers | None
     ) -> tuple[ModelRunner, tuple[int, ...]]:
         """Load the decoder and reserve the arena. Raises ConfigError or ModelError."""
         from octavo.runner.torch_runner import TorchRunner
@@ -173,6 +174,7 @@ class TorchChoice:
             arena,
             backend(arena, self.checkpoint.spec),
             deterministic=config.deterministic,
+            matchers=matchers,
             on_logits=on_logits,
         )
         return runner, runner.row_tiles.sizes

@@ -13,7 +13,8 @@ from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
 from octavo.memory.prefix import Hit
 from octavo.memory.promises import Promises
-from octavo.memory.shares import Account, Forecast
+from octavo.memory.returns import Forecast
+from octavo.memory.shares import Account
 from octavo.memory.table import Table
 from octavo.memory.tails import Tails
 
@@ -113,9 +114,10 @@ class Admission:
         holder, and one that the hit counts on is not free for anything else.
         """
         counted_on = {block.id for run in hit.runs for tier, block in run if tier == 0}
-        blocks, payer = self._pool.blocks, self._pool.shelves.pins.payer
+        blocks, own = self._pool.blocks, self._account(seq)
         gone: Counter[BlockId] = Counter()
-        forecast = Forecast(self._account(seq), *self._shortages(seq, hit, alone=alone))
+        short = self._shortages(seq, hit, alone=alone)
+        forecast = Forecast(own, *short, self._pool.shelves.pins)
         for victim, table in victims:
             ids = list(table.blocks())
             gone.update(ids)
@@ -123,9 +125,13 @@ class Admission:
             ends = self._tails.kept(victim, table, gone) if self._shares.several else ()
             for i in ids:
                 one = blocks[i]
-                if gone[i] == one.refs and i not in counted_on:
+                last = gone[i] == one.refs
+                if last or one.others is not None:
                     cached = one.key is not None or i in ends
-                    forecast.returns.add(one, payer(one), cached=cached)
+                    taker = own if i in counted_on else None
+                    forecast.returns.leave(
+                        one, table.account, last=last, cached=cached, taker=taker
+                    )
             forecast.settle(table.account, table.owed)
             yield forecast.relief()
 
@@ -148,7 +154,10 @@ class Admission:
         return self._shares.shortages(self._account(seq), need, others, reserve)
 
     def _need(self, seq: Sequence, hit: Hit) -> tuple[int, Counter[Account]]:
-        """Return the blocks a sequence needs beside those held already, and others' cached ones."""
+        """Return the blocks a sequence needs beside those held already.
+
+        And, by tenant, how many of them are cached ones of others, which become its own.
+        """
         account = self._account(seq)
         need = self._promises.blocks_of(seq)
         others: Counter[Account] = Counter()
@@ -159,6 +168,5 @@ class Admission:
                 if block.refs or block.shelf is None:  # held, or pinned
                     need -= 1
                 elif block.account is not account and block.account is not None:
-                    need -= 1
                     others[block.account] += 1
         return need, others

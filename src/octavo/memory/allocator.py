@@ -11,7 +11,8 @@ from octavo.memory.block import Block
 from octavo.memory.groups import Groups
 from octavo.memory.pool import BlockPool
 from octavo.memory.promises import Promises
-from octavo.memory.shares import Account, Returns
+from octavo.memory.returns import Returns
+from octavo.memory.shares import Account
 from octavo.memory.table import Table
 
 
@@ -81,18 +82,18 @@ class Allocator:
 
         Returns with them how many come back to other tenants, and can be had of them. Of those who
         share a tail, the last may keep it if nobody else holds it; a passed block comes back with
-        its last holder, unless a pin keeps it.
+        its last holder, unless a pin keeps it; or it becomes another tenant's that holds it.
         """
-        blocks, shelves, shares = self._pool.blocks, self._pool.shelves, self._pool.shares
+        blocks = self._pool.blocks
         tails = Counter(i for table, start in tables for i in self._tail(table, start))
         passed = Counter(i for table, start in tables for i in self._passed(table, start))
         copies = sum(n - (blocks[i].refs == n) for i, n in tails.items())
-        returns = Returns()
+        returns = Returns(self._pool.shelves.pins)
         for block_id, count in passed.items():
             block = blocks[block_id]
-            if block.refs == count:
-                returns.add(block, shelves.pins.payer(block), cached=block.key is not None)
-        return copies, returns.back[account], shares.lent(returns, account)
+            for left in range(block.refs - 1, block.refs - count - 1, -1):
+                returns.leave(block, account, last=left == 0, cached=block.key is not None)
+        return copies, returns.back[account], returns.lent(account)
 
     def _missing(self, table: Table, upto: int) -> list[int]:
         """Per group, the blocks that a table lacks for `upto` tokens."""
@@ -117,7 +118,7 @@ class Allocator:
             return
         for group in range(len(self._groups)):
             gone = table.cut_front(group, self._groups.first_seen(group, start))
-            self.drop(gone, table.last_step)
+            self.drop(gone, table)
 
     def _tail(self, table: Table, start: int) -> list[BlockId]:
         """The partial blocks about to be written that others hold too."""
@@ -140,17 +141,21 @@ class Allocator:
             old = table.ids[group][index]
             (new,) = pool.take(1, group, table.account)
             pool.fill(new, pool.blocks[old].filled)
-            pool.drop([old])
+            pool.drop([old], table.account)
             table.ids[group][index] = new
             table.sent[group] = min(table.sent[group], index)
             self._copies.append(Copy(old, new))
         table.forked = False
 
-    def drop(self, ids: Iterable[BlockId], last_step: StepId) -> None:
-        """Let go of blocks that steps in flight up to `last_step` may still touch."""
-        if last_step > self.collected:
+    def drop(self, ids: Iterable[BlockId], table: Table, last_step: StepId | None = None) -> None:
+        """Let go of blocks of a table that steps in flight up to `last_step` may still touch.
+
+        None: the last one that writes there.
+        """
+        last = table.last_step if last_step is None else last_step
+        if last > self.collected:
             ids = list(ids)
             for block_id in ids:
                 block = self._pool.blocks[block_id]
-                block.busy_step = max(block.busy_step, last_step)
-        self._pool.drop(ids)
+                block.busy_step = max(block.busy_step, last)
+        self._pool.drop(ids, table.account)

@@ -23,9 +23,11 @@ class Block:
         "filled",
         "group",
         "hint",
+        "home",
         "id",
         "kept",
         "key",
+        "others",
         "parent",
         "refs",
         "shelf",
@@ -54,7 +56,11 @@ class Block:
         self.busy_step: StepId = 0
         """The device may touch it until this step is collected, though nobody holds it."""
         self.account: Account | None = None
-        """Whose it is, from when it was taken until it is free or evicted."""
+        """Whose it is, from when it was taken until it is free or evicted. `Holders` say whose."""
+        self.home: Account | None = None
+        """For whom it was taken."""
+        self.others: dict[Account, int] | None = None
+        """How many sequences of other tenants hold it, who came first first; None: of no other."""
         self.kept: Kept | None = None
         """How it is kept once nobody holds it; None: as all are of which nothing is said."""
         self.shelf: Shelf | None = None

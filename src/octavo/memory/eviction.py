@@ -47,6 +47,15 @@ class NoticesHits(EvictionPolicy, Protocol):
         ...
 
 
+class HearsHints(EvictionPolicy, Protocol):
+    """A policy that heeds `Block.hint`; one without `hears_hints` is taken to heed none."""
+
+    @property
+    def hears_hints(self) -> bool:
+        """What callers say of the further use of a text changes who is evicted."""
+        ...
+
+
 class InBulk(EvictionPolicy, Protocol):
     """A policy with verbs for several blocks, all or some of these; else they go one by one.
 
@@ -69,6 +78,11 @@ class InBulk(EvictionPolicy, Protocol):
 _Bulk: TypeAlias = tuple[
     Callable[[list[Block]], None], Callable[[list[Block]], None], Callable[[int], list[Block]]
 ]
+
+
+def hears_hints(policy: EvictionPolicy) -> bool:
+    """Return True if a policy says that it heeds hints."""
+    return bool(getattr(policy, "hears_hints", False))
 
 
 def in_bulk(policy: EvictionPolicy) -> _Bulk:

@@ -181,8 +181,8 @@ class KVCacheManager:
         table = Table(len(self._sizes), self._shares.account(seq.request.tenant))
         self._retentions.apply_to(table, seq.request)
         self._retentions.reuse(table, hit)
-        for run in hit.runs:
-            self._pool.reuse(block.id for tier, block in run if tier == 0)
+        known = [block.id for run in hit.runs for tier, block in run if tier == 0]
+        self._pool.reuse(known, table.account)
         self._tables[seq.id] = table
         self._adopt_runs(seq, table, hit)
         self._misses.remember(seq, hit)
@@ -194,6 +194,7 @@ class KVCacheManager:
         done = self._allocator.grow((table, hit.tokens, upto))
         assert done, f"sequence {seq.id} was admitted without room for {upto} tokens"
         self._writer.write(seq, table, hit.tokens, upto, step)
+        self._pool.trim(table.account)
         return True
 
     def loading(self, seq: Sequence) -> bool:
@@ -250,24 +251,24 @@ class KVCacheManager:
         if hit.tokens <= start or not self._admission.may_adopt(table, hit):
             return 0
         self._retentions.reuse(table, hit)
-        for run in hit.runs:
-            self._pool.reuse(block.id for _, block in run)
+        self._pool.reuse([block.id for run in hit.runs for _, block in run], table.account)
         for group, (run, first) in enumerate(zip(hit.runs, hit.firsts, strict=True)):
             gone = table.cut_end(group, whole // self._sizes[group])
             if first > len(table.ids[group]):
                 gone += table.cut_front(group, first)
                 table.skip(group, first)
-            self._allocator.drop(gone, table.last_step)
+            self._allocator.drop(gone, table)
             table.append(group, (block.id for _, block in run))
         table.measure(self._groups)
         self._promises.update(table)
         table.sealed = hit.tokens
+        self._pool.trim(table.account)
         return hit.tokens - start
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Give `child` all blocks of `parent`; who first writes into the partial one copies it."""
         table = self._tables[parent.id].fork()
-        self._pool.share(table.blocks())
+        self._pool.share(table.blocks(), table.account)
         child.keys = parent.keys.copy()
         child.units = parent.units.copy()
         self._tables[child.id] = table
@@ -294,7 +295,7 @@ class KVCacheManager:
         if seq.request.cache_hints and not returns:
             note_hints(self._pool, table, self._sizes, seq.request.cache_hints)
         self._tails.keep(seq, table)
-        self._allocator.drop(table.tail_first(self._sizes), last_step)
+        self._allocator.drop(table.tail_first(self._sizes), table, last_step)
 
     def relief(self, seq: Sequence, hit: Hit, victims: Iterable[Sequence]) -> Iterator[int]:
         """For each victim, by how much its release lessens the shortage of `seq`.
@@ -392,6 +393,7 @@ class KVCacheManager:
         """Recompute every count from the tables and open moves. Raises Corrupted."""
         for tier, held in zip(self._tiers, self._holders(), strict=True):
             tier.check(held)
+        self._pool.holders.check(self._pool.blocks, self._tables.values())
         # A pin of a cached text takes what may have been promised.
         most = self._pool.available + self._pool.shelves.pinned
         self._promises.check(self._tables.values(), most, moving=self.open_moves > 0)
@@ -441,7 +443,7 @@ class KVCacheManager:
         ):
             tokens = 0
         for group, size in enumerate(self._sizes):
-            self._pool.drop(table.cut_end(group, tokens // size))
+            self._pool.drop(table.cut_end(group, tokens // size), table.account)
         table.measure(self._groups)
         self._promises.update(table)
         table.sealed = min(table.sealed, tokens)

@@ -68,6 +68,13 @@ class Pins:
         accounts = [pin.account for pin in holders]
         return block.account if block.account in accounts else accounts[0]
 
+    def hold_for(self, account: Account | None, block: Block) -> bool:
+        """Return True if a pin of this tenant holds the block's text."""
+        if not self.used or block.key is None:
+            return False
+        holders = self._holders.get((block.group, block.key), ())
+        return any(pin.account is account for pin in holders)
+
     def check_limit(self, account: Account, wanted: Mapping[str, Iterable[Label]]) -> None:
         """Raise RequestError if these texts, by name of a pin, are more than may still be pinned.
 

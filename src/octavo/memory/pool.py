@@ -11,6 +11,7 @@ from octavo.contract.usage import Usage
 from octavo.errors import Corrupted, OutOfBlocks
 from octavo.memory.block import Block
 from octavo.memory.eviction import EvictionPolicy
+from octavo.memory.holders import Holders
 from octavo.memory.residency import Residency
 from octavo.memory.shares import Account
 from octavo.memory.shelves import Shelves
@@ -46,10 +47,12 @@ class BlockPool:
         """Blocks about which something was wrong: nobody is given them any more."""
         self.shelves = Shelves.of(policy, num_blocks)
         """The cached blocks."""
-        self.shelves.overfull = self._trim
+        self.shelves.overfull = self.trim
         self.shares = self.shelves.shares
         assert self.shares.size == num_blocks, f"shares of {self.shares.size} blocks"
         self._several = self.shares.several
+        self.holders = Holders(self.shelves)
+        """On whose account blocks are that several tenants hold."""
         self.residency: Residency | None = None
         """Follows some of the blocks, if somebody wants to know."""
         self._on_evict = on_evict
@@ -115,12 +118,19 @@ class BlockPool:
             self.residency.begin(taken)
         return [block.id for block in taken]
 
-    def share(self, ids: Iterable[BlockId]) -> None:
-        """Add one holder to each block; a cached one is no longer evictable."""
+    def share(self, ids: Iterable[BlockId], account: Account | None = None) -> None:
+        """Add one holder to each block; a cached one is no longer evictable.
+
+        account: of the sequence that holds them from now on; None: whoever's they are. Cached
+        blocks of others may bring it above its maximum: `trim` is to follow.
+        """
         blocks, idle = self.blocks, list[Block]()
+        tells = self._several and account is not None
         for block_id in ids:
             block = blocks[block_id]
             refs = block.refs
+            if tells and block.account is not account and account is not None:
+                self.holders.join(block, account)
             if refs == 0:
                 idle.append(block)
             elif refs == 1:
@@ -130,10 +140,12 @@ class BlockPool:
         if idle:
             self.shelves.remove_all(idle)
             self._hold(idle, 1)
+            if tells and account is not None:
+                self.shares.grown(account)
             if self.residency is not None:
                 self.residency.use(idle)
 
-    def reuse(self, ids: Iterable[BlockId]) -> None:
+    def reuse(self, ids: Iterable[BlockId], account: Account | None = None) -> None:
         """Add one holder to each block, as `share`, since its text is used once more.
 
         Forks and moves only share: for the policy they are no uses.
@@ -144,14 +156,15 @@ class BlockPool:
             for block_id in ids:
                 if blocks[block_id].refs:
                     self.shelves.hit(blocks[block_id])
-        self.share(ids)
+        self.share(ids, account)
         for block_id in ids:
             blocks[block_id].hint = None  # what was said has come to pass
 
-    def drop(self, ids: Iterable[BlockId]) -> None:
+    def drop(self, ids: Iterable[BlockId], account: Account | None = None) -> None:
         """Remove one holder from each block, in the order given.
 
-        A block without holders becomes cached if it has a key, else free.
+        A block without holders becomes cached if it has a key, else free. account: of the sequence
+        that held them; None: whoever's they are.
         """
         blocks, idle, wrong = self.blocks, list[Block](), None
         for block_id in ids:
@@ -162,6 +175,8 @@ class BlockPool:
                 break
             block.refs = refs
             self.logical -= 1
+            if block.others is not None:
+                self.holders.leave(block, account)
             if refs == 0:
                 idle.append(block)
             elif refs == 1:
@@ -210,7 +225,7 @@ class BlockPool:
         block.account = None
         self._free.append(block.id)
 
-    def _trim(self, account: Account) -> None:
+    def trim(self, account: Account) -> None:
         """Evict what a tenant has above its maximum, as far as it is cached."""
         while account.live > account.maximum and account.cached:
             block = self.shelves.pop(account)
@@ -309,7 +324,7 @@ class BlockPool:
             given = self.shelves.pop_some(count, account)
             self._evict(given)
         for block in given:
-            block.account = account
+            block.account = block.home = account
         account.held += len(given)
         if self._several:
             self.shares.grown(account)
@@ -340,4 +355,6 @@ class BlockPool:
                 block.account = None
                 self._free.append(block.id)
         if cached:
+            if self._several:
+                self.holders.send_home(cached)
             self.shelves.add_all(cached)

@@ -78,9 +78,9 @@ class Account:
 class Shares:
     """The accounts of a pool of `num_blocks` blocks. All calls O(1), or O(log tenants).
 
-    A block belongs to the tenant for whose sequence it was taken, whoever shares it later, until
-    it is free or evicted; or to the one whose pin alone has held it since. Of tenants above their
-    guarantee the one that is furthest above it gives up a block first.
+    Each block in use or cached is on one account; of several tenants that hold one, `Holders` say
+    on whose. Of tenants above their guarantee the one that is furthest above it gives up a block
+    first.
     """
 
     def __init__(
@@ -149,29 +149,22 @@ class Shares:
         others = self._claimed_now() - account.claimed - lent
         return min(account.maximum, self.size - others) - account.locked - account.owed
 
-    def lent(self, returns: Returns, taker: Account) -> int:
-        """How many blocks others than the taker could give up once these have come back."""
-        count = 0
-        for account, back in returns.back.items():
-            if account is not taker:
-                floor = min(account.guaranteed, account.live - returns.gone[account])
-                count += account.protected - max(account.locked - back, floor)
-        return count
-
     def shortages(
         self, account: Account, blocks: int, others: Mapping[Account, int], reserve: int
     ) -> tuple[int, int]:
         """How many blocks must come back before a tenant can be promised so many more.
 
-        Of its own, and of all; below 0: as many are left over. others: cached blocks of other
-        tenants that it takes up. reserve: blocks of all that are to be left over, as far as there
-        can be that many: what others are guaranteed or may pin need never come back.
+        Of its own, and of all; below 0: as many are left over. others: how many of the blocks are
+        cached ones of other tenants, which lose them to it. reserve: blocks of all that are to be
+        left over, as far as there can be that many: what others are guaranteed or may pin need
+        never come back.
         """
         spare = self._beside(account) - blocks
         reserve = min(reserve, max(0, spare))
         claimed = self._claimed_now() - account.claimed
         for other, count in others.items():
-            claimed += max(0, other.locked + other.owed + count - other.claimed)
+            kept = max(other.locked, min(other.guaranteed, other.live - count))
+            claimed += max(kept, other.locked + other.owed) - other.claimed
         own = account.locked + account.owed + blocks
         return own - account.maximum, own + reserve + claimed - self.size
 
@@ -332,64 +325,6 @@ class Shares:
             self._claimed += claimed - account.claimed
             account.kept, account.claimed = kept, claimed
         self._changed.clear()
-
-
-class Returns:
-    """Held blocks that are about to lose their last holder, by account."""
-
-    def __init__(self) -> None:
-        self.back: Counter[Account] = Counter()
-        """By so many fewer are held or pinned."""
-        self.gone: Counter[Account] = Counter()
-        """By so many fewer are live."""
-
-    def add(self, block: Block, payer: Account | None, *, cached: bool) -> None:
-        """A block loses its last holder.
-
-        payer: on whose account a pin keeps it; None: no pin does. cached: it holds a text; else it
-        will be free.
-        """
-        owner = block.account
-        assert owner is not None, f"{block} is nobody's"
-        self.back[owner] += 1
-        if payer is not None:
-            self.back[payer] -= 1
-            self.gone[owner] += 1
-            self.gone[payer] -= 1
-        elif not cached:
-            self.gone[owner] += 1
-
-
-class Forecast:
-    """Works out what releases would change for a taker, one after the other."""
-
-    def __init__(self, taker: Account, own: int, pool: int) -> None:
-        """own, pool: what the taker is short of, as `Shares.shortages` says."""
-        self._taker = taker
-        self._own = own
-        self._pool = pool
-        self.returns = Returns()
-        self._owed: Counter[Account] = Counter()
-        self._short = max(own, pool)
-
-    def settle(self, account: Account, owed: int) -> None:
-        """A sequence is owed nothing any more."""
-        self._owed[account] += owed
-
-    def relief(self) -> int:
-        """Return by how much the shortage is less than when this was asked last."""
-        before = self._short
-        usable = sum(map(self._usable, self.returns.back.keys() | self._owed.keys()))
-        self._short = max(self._own - self._usable(self._taker), self._pool - usable)
-        return before - self._short
-
-    def _usable(self, account: Account) -> int:
-        back = self.returns.back[account] + self._owed[account]
-        if account is self._taker:
-            return back
-        claim = account.locked + account.owed
-        floor = min(account.guaranteed, account.live - self.returns.gone[account])
-        return max(claim, min(account.guaranteed, account.live)) - max(claim - back, floor)
 
 
 def _part(blocks: int, share: float) -> int:

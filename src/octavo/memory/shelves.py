@@ -58,6 +58,8 @@ class Shelves:
         self.pins.lets_go = self._let_go
         self.overfull: Callable[[Account], None] = _nobody
         """Told of a tenant that has come above its maximum, and has cached blocks to give up."""
+        self.unpinned: Callable[[Label], None] = _nobody
+        """Told of a text that a pin holds no more, and that lay in no block held by pins alone."""
 
     def _build(self) -> None:
         """Make empty shelves."""
@@ -180,6 +182,12 @@ class Shelves:
     def __len__(self) -> int:
         return self._size
 
+    def note_growth(self, account: Account) -> None:
+        """Note that one of several accounts has more blocks, which may be those of others."""
+        self.shares.grown(account)
+        if account.live > account.maximum and account.cached:
+            self.overfull(account)
+
     def check(self, blocks: Iterable[Block]) -> None:
         """Compare with the blocks that hold a known text and that nobody holds. Raises Corrupted.
 
@@ -239,10 +247,14 @@ class Shelves:
 
         What another pin holds goes on that one's account.
         """
+        labels = list(labels)
         blocks = [self._pinned[label] for label in labels if label in self._pinned]
         for block in sorted(blocks, key=lambda block: -block.depth):
             self._unpin(block)
             self.add(block)
+        for label in labels if self._several else ():
+            if label not in self._pinned:
+                self.unpinned(label)
 
     def _pin(self, block: Block, account: Account) -> None:
         assert block.key is not None, f"{block} holds no text to pin"
@@ -252,7 +264,7 @@ class Shelves:
         block.account = account
         account.pinned += 1
         if self._several:
-            self._note_growth(account)
+            self.note_growth(account)
 
     def _unpin(self, block: Block) -> None:
         del self._pinned[self._labels.pop(block.id)]
@@ -291,13 +303,7 @@ class Shelves:
         account.cached += count
         self._classes[account.number] |= shelf.bit
         if self._several:
-            self._note_growth(account)
-
-    def _note_growth(self, account: Account) -> None:
-        """Note that one of several accounts has more blocks; a pin may bring it others' ones."""
-        self.shares.grown(account)
-        if account.live > account.maximum and account.cached:
-            self.overfull(account)
+            self.note_growth(account)
 
     def _note_loss(self, blocks: list[Block], shelf: Shelf) -> None:
         for block in blocks:
@@ -323,5 +329,5 @@ def _emptied(bag: EvictionPolicy) -> EvictionPolicy:
     return bag
 
 
-def _nobody(account: Account) -> None:
-    """No pool gives up blocks of these shelves."""
+def _nobody(news: object) -> None:
+    """No pool has blocks on these shelves."""

@@ -53,6 +53,7 @@ class Tier:
         """What has left, and why."""
         self.pool = BlockPool(num_blocks, policy, self._evict, slot_weights)
         self._index: tuple[dict[BlockKey, Block], ...] = tuple({} for _ in slot_weights)
+        self.pool.shelves.unpinned = self._settle
 
     def find(self, group: int, text: Text) -> Block | None:
         """Return the block that holds this text, or None. Changes nothing.
@@ -129,7 +130,7 @@ class Tier:
             self.siblings.add_all(blocks)
 
     def claim(self, block: Block) -> None:
-        """Take a cached block with what is in it; its text is found here no more."""
+        """Take a cached block with what is in it, as its owner's; it is found here no more."""
         self.pool.share([block.id])
         self._forget([block])
 
@@ -141,6 +142,8 @@ class Tier:
         self._forget([block])
         if cached:
             self.pool.discard(block)
+        else:
+            self.pool.holders.settle(block)  # it may have been another's for a pin alone
 
     def keyed(self) -> list[Block]:
         """All blocks that can be found."""
@@ -190,6 +193,12 @@ class Tier:
             raise Corrupted(f"{self.name}: {keyed} keyed blocks, {len(self.keyed())} in the index")
         if self.siblings is not None:
             self.siblings.check(block for block in self.keyed() if not block.written_step)
+
+    def _settle(self, label: tuple[int, BlockKey]) -> None:
+        """A pin holds a text no more: if it lies in a held block, that may change hands."""
+        block = self.block_of(*label)
+        if block is not None and block.refs:
+            self.pool.holders.settle(block)
 
     def _evict(self, blocks: list[Block]) -> None:
         if self.departures is not None:

@@ -97,4 +97,10 @@ def _request(row: RecordedLine, header: RecordingHeader, part: int, where: str) 
     # Recordings of before tell of the first choice alone.
     others = zip(row.outputs[1:], row.others, strict=False)
     more = tuple(RecordedChoice(count, keys(blocks, rest, count)) for count, blocks in others)
+    for text in (first, *(first[:full] + choice.keys for choice in more)):
+        if len(set(text)) < len(text):
+            raise ConfigError(
+                f"{where}: two of its blocks have one hash, but a hash stands for all before its "
+                "block too: this line was not written by a recorder"
+            )
     return RecordedRequest(time_s, row.prompt, row.output, first[:full], first[full:], more)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from octavo.runner.device_rows import Kind, Piece, Real, TokenLists
+from octavo.runner.device_rows import Kind, Masks, Piece, Real, TokenLists
 from octavo.runner.processors import LARGEST
 
 
@@ -66,6 +66,34 @@ class DeviceLists:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMasks:
+    """`Masks` on the device."""
+
+    bits: Tensor
+    """[masks, words] int32"""
+    rows: Tensor
+    """[samples] int64"""
+    bound: list[bool]
+    """On the host: which samples, in working order, have one."""
+
+    @classmethod
+    def make(cls, masks: Masks, bits: Tensor, rows: Tensor) -> DeviceMasks:
+        """Describe masks whose arrays have been sent."""
+        return cls(bits, rows, (masks.rows >= 0).tolist())
+
+    def apply(self, logits: Tensor, piece: Piece) -> None:
+        """Ban what the masks of a piece's samples do not name: [rows, vocab]."""
+        if not any(self.bound[piece.first : piece.last]):
+            return
+        rows = self.rows[piece.first : piece.last]
+        octets = self.bits.index_select(0, rows.clamp(min=0)).view(torch.uint8)
+        shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
+        banned = (octets[:, :, None] >> shifts) & 1 == 0
+        banned = banned.view(len(rows), -1)[:, : logits.shape[1]]
+        logits.masked_fill_(banned & (rows >= 0)[:, None], -math.inf)
+
+
+@dataclass(frozen=True, slots=True)
 class Edits:
     """Everything that acts on the logits of a step's samples, which are in working order."""
 
@@ -74,6 +102,8 @@ class Edits:
     """[samples, len(Real)] float64"""
     newest: Tensor | None
     """[samples] int64: the last token of a text whose lists lack it; -1: they lack none."""
+    masks: DeviceMasks | None = None
+    """Of samples that a grammar binds."""
 
     def apply(self, logits: Tensor, piece: Piece) -> None:
         """Change the logits of a piece in place: [rows, vocab] float64. Banned: minus infinity."""
@@ -87,6 +117,8 @@ class Edits:
             others = limited[:, None].repeat(1, vocab_size)
             others.view(-1).index_fill_(0, allowed.at, False)
             logits.masked_fill_(others, -math.inf)
+        if self.masks is not None:
+            self.masks.apply(logits, piece)
         banned = entries.get(Kind.BANNED)
         if banned is not None:
             logits.view(-1).index_fill_(0, banned.at, -math.inf)

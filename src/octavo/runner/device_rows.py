@@ -96,6 +96,16 @@ class TokenLists:
 
 
 @dataclass(frozen=True, slots=True)
+class Masks:
+    """What grammars let come."""
+
+    bits: NDArray[np.int32]
+    """[masks, ceil(vocab / 32)], as `masks.Mask`"""
+    rows: NDArray[np.int64]
+    """[samples] in working order: the mask of each; -1: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The samples of a step in working order."""
 
@@ -110,6 +120,8 @@ class Plan:
     pieces: list[Piece]
     lists: dict[Kind, TokenLists]
     """Kinds that somebody uses."""
+    masks: Masks | None
+    """None: no grammar binds any of them."""
     pending: bool
     """Some history that matters lacks its newest token."""
 
@@ -122,10 +134,11 @@ class _Asked:
     lists: dict[Kind, Listed]
     pending: bool
     depth: int
+    constrained: bool
 
     @property
     def edited(self) -> bool:
-        return bool(self.lists) or self.pending
+        return bool(self.lists) or self.pending or self.constrained
 
     @property
     def key(self) -> tuple[bool, Way, int]:
@@ -158,6 +171,7 @@ def make_plan(work: Work, vocab_size: int, room_bytes: int) -> Plan:
         reals=_reals(samples, [work.positions[number] for number in order]),
         pieces=_cut(ordered, vocab_size, room_bytes),
         lists={kind: joined for kind, joined in lists.items() if joined is not None},
+        masks=_masks(work, order),
         pending=any(one.pending for one in asked),
     )
 
@@ -183,13 +197,14 @@ def _ask(one: Sample, history: History | None, position: int, vocab_size: int) -
     pending = acts and pending
     if one.candidates:
         depth = min(one.candidates, vocab_size)
-        return _Asked(Way.CANDIDATES, lists, pending, depth)
+        return _Asked(Way.CANDIDATES, lists, pending, depth, one.constrained)
     if one.params.greedy:
-        return _Asked(Way.GREEDY if acts else Way.LIKELIEST, lists, pending, 0)
+        way = Way.GREEDY if acts or one.constrained else Way.LIKELIEST
+        return _Asked(way, lists, pending, 0, one.constrained)
     depth = _top_k(one.params, vocab_size)
     if depth > FEW or (depth == 0 and one.params.top_p < 1):
         depth = vocab_size
-    return _Asked(Way.DRAWN, lists, pending, depth)
+    return _Asked(Way.DRAWN, lists, pending, depth, one.constrained)
 
 
 def _lacks_newest(one: Sample, history: History | None, position: int) -> bool:
@@ -240,6 +255,20 @@ def _awaited(words: tuple[tuple[int, ...], ...], history: History, vocab_size: i
             ends.append(word[-1])
             before.append(word[-2])
     return ends, before
+
+
+def _masks(work: Work, order: list[int]) -> Masks | None:
+    """Put the masks of a step's samples one below the other; None: there are none."""
+    given = work.masks or [None] * len(work.samples)
+    for one, mask in zip(work.samples, given, strict=True):
+        assert (mask is not None) == one.constrained, (
+            f"sequence {one.seq}: a mask without a grammar, or none with one"
+        )
+    bits = [mask for number in order if (mask := given[number]) is not None]
+    if not bits:
+        return None
+    there = np.array([given[number] is not None for number in order])
+    return Masks(np.array(bits, dtype=np.int32), np.where(there, np.cumsum(there) - 1, -1))
 
 
 def _join(kind: Kind, ordered: list[_Asked], vocab_size: int) -> TokenLists | None:

@@ -20,7 +20,7 @@ from octavo.runner.device_choice import (
     log_probabilities,
     survey,
 )
-from octavo.runner.device_edits import DeviceLists, Edits
+from octavo.runner.device_edits import DeviceLists, DeviceMasks, Edits
 from octavo.runner.device_names import Names
 from octavo.runner.device_rows import Piece, Plan, Real, Way, have_own_rows, make_plan
 from octavo.runner.device_staging import Array, Fetched, send
@@ -120,8 +120,11 @@ class _Step:
     ) -> None:
         wholes = np.array([plan.order, plan.rows, plan.top_ks], dtype=np.int64)
         arrays: list[Array] = [wholes, plan.reals, np.array(names.places, dtype=np.int64)]
+        masks: DeviceMasks | None = None
         for lists in plan.lists.values():
             arrays += lists.ids, lists.values, lists.lengths
+        if plan.masks is not None:
+            arrays += plan.masks.bits, plan.masks.rows
         (order, rows, top_ks), reals, named, *sent = send(arrays, device)
         if newest is not None:
             newest = newest.index_select(0, order) if plan.pending else None
@@ -134,7 +137,9 @@ class _Step:
         self._found = Survey(*(one.index_select(0, rows) for one in found))
         self._order, self._rows, self._named = order, rows, named
         self._options = Options(reals, top_ks[:, None])
-        self._edits = Edits(device_lists, reals, newest)
+        if plan.masks is not None:
+            masks = DeviceMasks.make(plan.masks, *sent[-2:])
+        self._edits = Edits(device_lists, reals, newest, masks)
 
     def answer(self, names: Names) -> tuple[Tensor, Fetched]:
         """Return the tokens in the order of the samples, and all that comes back."""

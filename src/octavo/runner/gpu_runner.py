@@ -25,9 +25,11 @@ from octavo.runner.device import on_device
 from octavo.runner.device_answers import Launched, LaunchedNames
 from octavo.runner.device_sampler import DeviceSampler
 from octavo.runner.device_staging import send
+from octavo.runner.following import Following, Refusals, name_refusals
 from octavo.runner.gpu_graphs import StepGraphs
 from octavo.runner.gpu_step import HostStep, StepCutter, arrays_of, paged_step
 from octavo.runner.inputs import GroupArrays, InputBuilder, StepArrays, Work
+from octavo.runner.masks import Matchers
 from octavo.runner.sampler import Answer, broken_row, wants_likeliest
 from octavo.runner.step_runner import MAX_IN_FLIGHT, SCORED_ROWS, one_line
 
@@ -72,6 +74,7 @@ class _InFlight:
     """What `Newest.fetch` returned, if the likeliest tokens are the answers."""
     asked: Launched | None = None
     """Otherwise: what the sampler will answer."""
+    refusals: Refusals = field(default_factory=dict[int, str])
     scores: list[LaunchedNames] = field(default_factory=list[LaunchedNames])
     """Of prompts."""
     passed: torch.cuda.Event | None = None
@@ -81,8 +84,8 @@ class _InFlight:
 class GpuRunner:
     """Runs batches with a fused decoder, in the order in which they are submitted.
 
-    on_logits: is shown the logits of every step, which makes the host wait for each. Moves are
-    reported as failed: there is no tier but the device.
+    matchers: of grammars; None: there are none. on_logits: is shown the logits of every step, which
+    makes the host wait for each. Moves are reported as failed: there is no tier but the device.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class GpuRunner:
         newest: Newest,
         *,
         graphs: StepGraphs | None = None,
+        matchers: Matchers | None = None,
         on_logits: TensorObserver | None = None,
     ) -> None:
         self._decoder = decoder
@@ -107,6 +111,7 @@ class GpuRunner:
         self._inputs = InputBuilder(
             arena.layout, num_blocks=arena.num_blocks, vocab_size=decoder.spec.vocab_size
         )
+        self._following = Following(matchers, decoder.spec.vocab_size)
         self._sampler = DeviceSampler(decoder.spec.vocab_size, arena.device)
         self._states: Tensor | None = None
         self._in_flight: deque[_InFlight] = deque()
@@ -181,18 +186,20 @@ class GpuRunner:
             torch.cuda.synchronize(self._arena.device)
         self._in_flight.clear()
         del self._decoder, self._arena, self._attention, self._graphs, self._states
-        del self._sampler, self._newest, self._inputs
+        del self._sampler, self._newest, self._inputs, self._following
 
     @torch.inference_mode()
     def _launch(self, one: _InFlight) -> None:
         """Put a step on the stream, with all that is wanted from it."""
         self._inputs.advance(one.batch)
+        self._following.forget(one.batch.ended)
         self._copy(one.batch.copies)
         work = self._inputs.build(one.batch)
         if work is None:
             one.finished = True
             return
         one.work = work
+        self._following.begin(work)
         logits = self._compute(work)
         if work.targets:
             one.scores = self._score(work)
@@ -230,6 +237,7 @@ class GpuRunner:
         if not all(map(wants_likeliest, work.samples)):
             if logits is None:
                 logits = self._scores(0, work.sampled)
+            one.refusals = self._following.end()
             one.asked = self._sampler.launch(logits, work, self._lacking(work))
             self._newest.tokens[: len(work.samples)].copy_(one.asked.tokens)
             return
@@ -293,6 +301,7 @@ class GpuRunner:
         self._name(one, work)
         if one.asked is not None:
             answers = one.asked.answers()
+            name_refusals(answers, one.refusals)
         else:
             answers = [] if one.told is None else self._likeliest(one.told, work)
         for sample, answer in zip(work.samples, answers, strict=True):

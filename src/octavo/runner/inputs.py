@@ -17,6 +17,7 @@ from octavo.contract.ids import NO_BLOCK, PENDING, BlockId, SeqId, StepId
 from octavo.contract.layout import KVLayout
 from octavo.runner.column import Column
 from octavo.runner.history import Histories, History
+from octavo.runner.masks import Mask
 
 Ints = NDArray[np.int64]
 
@@ -80,6 +81,8 @@ class Work:
     pending: list[int] = field(default_factory=list[int])
     """For each sample, which of the tokens that the last step has chosen its history lacks, since
     the device alone knows it; -1: it lacks none."""
+    masks: list[Mask | None] = field(default_factory=list["Mask | None"])
+    """For each sample, what its grammar lets come, if one binds it; empty: none is bound."""
     targets: list[Target] = field(default_factory=list[Target])
     """For each scored row, the token after it."""
 

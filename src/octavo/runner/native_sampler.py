@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from octavo.contract.batch import Candidates, Logprobs, Sample, Sampled
 from octavo.runner.history import History
 from octavo.runner.inputs import Target, Work
+from octavo.runner.masks import Mask, mask_words
 from octavo.runner.native import NativeExecutor
 from octavo.runner.processors import banned_tokens
 from octavo.runner.sampler import (
@@ -28,8 +29,9 @@ Tokens = tuple[list[int] | NDArray[np.intp], list[float] | NDArray[np.float64] |
 ROOM = 64 << 20
 """Bytes of logits that are held at once, if that is a row or more."""
 _NOBODY: Tokens = ([], None)
-_WHOLE, _REAL, _LISTS = 8, 6, 5
+_WHOLE, _REAL, _LISTS = 9, 6, 5
 _UNKNOWN = -1
+_NO_MASK = -1
 
 
 class Choices(NamedTuple):
@@ -56,17 +58,32 @@ class Rows:
         self._real: list[float] = []
         self._ends: list[int] = []
         self._lists: list[Tokens] = []
+        self._masks: list[Mask] = []
         self._total = 0
 
-    def add(self, row: int, one: Sample, position: int, history: History | None) -> None:
-        """Add a sample that reads a row of the logits."""
+    def add(
+        self,
+        row: int,
+        one: Sample,
+        position: int,
+        history: History | None,
+        mask: Mask | None = None,
+    ) -> None:
+        """Add a sample that reads a row of the logits; mask: as `process` takes it."""
+        assert (mask is not None) == one.constrained, (
+            f"sequence {one.seq} at position {position}: a mask without a grammar, or none with one"
+        )
         p = one.params
         top = p.logprobs
         named = 0 if top is None or one.candidates else self._count(top)
         seed = (one.seed + 2**63) % 2**64 - 2**63
         ranked = top is not None
         top_k = min(p.top_k, self._vocab_size)
-        self._whole += row, position, seed, top_k, named, ranked, one.candidates, _UNKNOWN
+        masked = _NO_MASK
+        if mask is not None:
+            masked = len(self._masks)
+            self._masks.append(mask)
+        self._whole += row, position, seed, top_k, named, ranked, one.candidates, _UNKNOWN, masked
         self._real += (
             p.temperature,
             p.top_p,
@@ -82,7 +99,7 @@ class Rows:
 
     def add_target(self, row: int, target: Target) -> None:
         """Add a token that is given, to be named."""
-        self._whole += row, 0, 0, 0, self._count(target.top), True, 0, target.token
+        self._whole += row, 0, 0, 0, self._count(target.top), True, 0, target.token, _NO_MASK
         self._real += (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
         self._ends += (self._total,) * _LISTS
 
@@ -99,6 +116,7 @@ class Rows:
             np.array(self._ends, dtype=np.int64).reshape(-1, _LISTS),
             np.concatenate(ids) if ids else np.empty(0, dtype=np.int32),
             np.concatenate(values) if values else np.empty(0),
+            np.array(self._masks, dtype=np.int32).reshape(-1, mask_words(self._vocab_size)),
         )
 
     def _count(self, top: int) -> int:
@@ -182,7 +200,8 @@ class NativeSampler:
         rows = Rows(self._vocab_size)
         for i in which:
             row = work.sample_rows[i] - first
-            rows.add(row, work.samples[i], work.positions[i], work.histories[i])
+            mask = work.masks[i] if work.masks else None
+            rows.add(row, work.samples[i], work.positions[i], work.histories[i], mask)
         found = self._run(logits, rows)
         answers: list[Answer] = []
         for place, i in enumerate(which):

@@ -32,7 +32,7 @@ class NumpySampler:
         rows = self._executor.logits(0, work.sampled) if logits is None else logits
         if len(rows) != len(work.samples):
             rows = rows[work.sample_rows]
-        return sample(rows, work.samples, work.positions, work.histories)
+        return sample(rows, work.samples, work.positions, work.histories, work.masks or None)
 
     def name(self, first: int, targets: list[Target]) -> list[Logprobs]:
         """Say how likely tokens were after some of the sampled rows. Raises ModelError."""

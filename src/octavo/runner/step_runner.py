@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from octavo.contract.batch import Batch, Candidates, Copy, Logprobs, Sampled, StepResult
 from octavo.contract.layout import KVLayout
+from octavo.runner.following import Following, name_refusals
 from octavo.runner.inputs import InputBuilder, StepArrays, Target, Work
+from octavo.runner.masks import Matchers
 from octavo.runner.numpy_sampler import NumpySampler
 from octavo.runner.sampler import Answer
 
@@ -90,15 +92,17 @@ class StepRunner:
         executor: Executor,
         *,
         sampler: Sampler | None = None,
+        matchers: Matchers | None = None,
         on_logits: LogitsObserver | None = None,
     ) -> None:
-        """sampler: None chooses with numpy."""
+        """sampler: None chooses with numpy. matchers: of grammars; None: there are none."""
         self._executor = executor
         self._sampler: Sampler = NumpySampler(executor) if sampler is None else sampler
         self._on_logits = on_logits
         self._inputs = InputBuilder(
             executor.layout, num_blocks=executor.num_blocks, vocab_size=executor.vocab_size
         )
+        self._following = Following(matchers, executor.vocab_size)
         self._results: deque[StepResult] = deque()
         self._closed = False
 
@@ -134,15 +138,17 @@ class StepRunner:
         self._closed = True
         self._results.clear()
         self._executor.close()
-        del self._executor, self._sampler, self._inputs
+        del self._executor, self._sampler, self._inputs, self._following
 
     def _compute(self, batch: Batch, result: StepResult) -> StepResult:
         """Run a step; returns the result with what was sampled and scored."""
         self._inputs.advance(batch)
+        self._following.forget(batch.ended)
         self._executor.copy(batch.copies)
         work = self._inputs.build(batch)
         if work is None:
             return result
+        self._following.begin(work)
         self._executor.compute(work.inputs)
         if work.targets:
             self._score(work, result)
@@ -157,7 +163,9 @@ class StepRunner:
 
     def _sample(self, work: Work, logits: Logits | None, result: StepResult) -> None:
         """Choose a token, or find the likeliest ones, for each sample."""
+        refusals = self._following.end()
         chosen = self._sampler.sample(work, logits)
+        name_refusals(chosen, refusals)
         for one, answer in zip(work.samples, chosen, strict=True):
             if isinstance(answer, Sampled):
                 result.sampled[one.seq] = answer

@@ -16,6 +16,7 @@ from octavo.models.exact import exact_row_tiles
 from octavo.models.rows import ALL_AT_ONCE
 from octavo.pages.arena import Arena
 from octavo.runner.inputs import StepArrays
+from octavo.runner.masks import Matchers
 from octavo.runner.step_runner import Logits, StepRunner
 from octavo.runner.tensors import step_tensors
 
@@ -90,7 +91,10 @@ class TorchExecutor:
 
 
 class TorchRunner(StepRunner):
-    """Runs batches on a `TorchExecutor`, whose arguments and errors it shares."""
+    """Runs batches on a `TorchExecutor`, whose arguments and errors it shares.
+
+    matchers: as of a `StepRunner`.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class TorchRunner(StepRunner):
         backend: AttentionBackend,
         *,
         deterministic: bool = False,
+        matchers: Matchers | None = None,
         on_logits: TensorObserver | None = None,
     ) -> None:
         executor = TorchExecutor(decoder, arena, backend, deterministic=deterministic)
@@ -108,7 +113,8 @@ class TorchRunner(StepRunner):
             if on_logits is not None:
                 on_logits(batch, torch.from_numpy(rows))
 
-        super().__init__(executor, on_logits=None if on_logits is None else observe)
+        watch = None if on_logits is None else observe
+        super().__init__(executor, matchers=matchers, on_logits=watch)
 
 
 def _check_formats(backend: AttentionBackend, arena: Arena) -> None:

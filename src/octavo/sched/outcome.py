@@ -52,10 +52,10 @@ def update_of(
     request = seq.request
     update = (request.id, seq.index, (token,), sampled.logprob, cached, finish, stop_token, None)
     first = len(seq.tokens) == seq.prompt_length + 1
-    if sampled.logprobs is None and not first and not (finish and seq.preemptions):
+    if sampled.logprobs is None and not first and not seq.untold_preemptions:
         return Update(*update)
     logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
-    preemptions = seq.preemptions if finish else 0
+    preemptions = seq.tell_preemptions()
     if not first:
         return Update(*update, logprobs, preemptions=preemptions)
     return Update(*update, logprobs, tuple(seq.scores), _miss_of(seq), preemptions)
@@ -73,7 +73,7 @@ def results_of(search: BeamSearch) -> list[Update]:
             request.id, index, text.tokens, text.logprob, cached, text.finish, text.stop_token,
             prompt_logprobs=() if index else search.scores,
             miss=None if index else _miss_of(search.leader),
-            preemptions=search.leader.preemptions,
+            preemptions=0 if index else search.leader.preemptions,
         )
         for index, text in enumerate(search.ended)
     ]  # fmt: skip
@@ -89,14 +89,20 @@ _TOO_FEW = "fewer texts than beam_width are possible: allow more tokens, or lowe
 def search_failures(search: BeamSearch, error: str) -> list[Update]:
     """Report an error for every answer of a search."""
     return [
-        Update(search.request.id, index, (), finish=FinishReason.ERROR, error=error)
+        Update(
+            search.request.id, index, (), finish=FinishReason.ERROR, error=error,
+            preemptions=0 if index else search.leader.preemptions,
+        )
         for index in range(search.width)
-    ]
+    ]  # fmt: skip
 
 
 def failures_of(seq: Sequence, error: str) -> list[Update]:
     """Report an error; with a leader end the choices that would have begun at its prompt's end."""
     return [
-        Update(seq.request.id, index, (), finish=FinishReason.ERROR, error=error)
+        Update(
+            seq.request.id, index, (), finish=FinishReason.ERROR, error=error,
+            preemptions=seq.tell_preemptions(),
+        )
         for index in range(seq.index, seq.index + seq.forks + 1)
-    ]
+    ]  # fmt: skip

@@ -197,7 +197,7 @@ class Roster:
         for seq in (*self.running.snapshot(), *self.loading.snapshot()):
             if seq.phase in _ACTIVE:  # not yet with the others of its search
                 for one in self.gang(seq):
-                    one.preemptions += 1
+                    one.preempt()
                 self.requeue(seq)
                 count += 1
         self.reconsider()

@@ -194,7 +194,7 @@ class Scheduler:
                 urgent, seen = walk.next(), waiting.changes
             if seq.phase is not Phase.RUNNING or seq.paused:
                 continue  # displaced meanwhile, or not to go on
-            if draft.budget == 0:
+            if draft.budget == 0 or (seq.stepwise and seq.sampling):
                 continue
             if seq.beam:
                 self._serve_beam(seq, draft)
@@ -325,8 +325,10 @@ class Scheduler:
 
     def _find(self, seq: Sequence, draft: Draft) -> Hit | None:
         """Look up a waiting sequence; None: let others pass."""
-        if len(seq.tokens) + seq.sampling >= seq.limit or (seq.beam and seq.sampling):
-            return None  # its last token, or what its search goes on with, is on its way
+        if seq.sampling and (seq.beam or seq.stepwise):
+            return None  # what it goes on with is on its way
+        if len(seq.tokens) + seq.sampling >= seq.limit:
+            return None  # its last token is
         if seq.held_back and draft.full_of_long:
             return None  # as it was found before; nor is it looked up again, which takes long
         hit = self._cache.lookup(seq)
@@ -393,7 +395,7 @@ class Scheduler:
         for one in self._roster.gang(seq):
             one.lost_tokens = one.scheduled
             one.spared_until = one.length + one.sampling + self._limits.storm_guard_tokens
-            one.preemptions += 1
+            one.preempt()
             draft.displaced.add(one.id)
         self.stats.preempt(reason)
         self._roster.requeue(seq)

@@ -65,8 +65,8 @@ class Victims:
         """Return one who stands still or holds others up, where nobody else can go on.
 
         The worst beam search first: beams that were computed side by side may hold one text twice;
-        found again, it is shared. Else tenants hold each other up: one is at its maximum, since
-        another's sequence uses blocks of its, and that one finds no room. Then the worst gives way,
+        found again, it is shared. Else tenants hold each other up: one is at its maximum, also by
+        shared blocks that have become its, and another finds no room. Then the worst gives way,
         of tenants with more than they are guaranteed if there is any. None: nobody would gain, or
         some are to go on soon.
         """

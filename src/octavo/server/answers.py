@@ -201,8 +201,12 @@ class Answer(Response):
 
     async def _listen(self, receive: Receive) -> None:
         """Wait for the client to leave, and end what it asked for at once."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except Exception:
+            # Nobody would hear it leave.
+            log.exception("the client of request %s cannot be heard: it is ended", self._request_id)
         self._gone = True
         for ask in self._asks:
             ask.leave()
@@ -347,6 +351,13 @@ class Answer(Response):
                     log.error("an answer of request %s ended in an error: %s", name, choice.error)
                     return ApiError(500, f"the answer ended in an error, request id {name}")
         return None
+
+
+class Unheard(Response):
+    """The answer to a client that has left: none."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
 
 
 async def _written(write: Callable[[], Written], scored: int) -> Written:

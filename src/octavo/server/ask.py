@@ -11,7 +11,7 @@ from octavo.contract.batch import Logprobs
 from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.answer import AnswerText
-from octavo.errors import EngineGone, RequestError
+from octavo.errors import EngineGone, OverLimit, RequestError
 from octavo.server.choice import Choice
 from octavo.server.core import CoreClient
 from octavo.server.gate import Place
@@ -93,6 +93,7 @@ class Ask:
         self._meters: Meters | None = None
         self._came_s = request.arrival_s
         self._preemptions = 0
+        self._prompt_told = False
         self._begun_s: float | None = None
         self._first_s: float | None = None
         self._last_s: float | None = None
@@ -151,7 +152,7 @@ class Ask:
             log.exception("news of request %s could not be read", self.id)
             self._break(error)
 
-    def lose(self, error: RequestError | EngineGone) -> None:
+    def lose(self, error: RequestError | OverLimit | EngineGone) -> None:
         """It was refused, or the engine is gone."""
         if self.open:
             self.error = error
@@ -195,9 +196,10 @@ class Ask:
             self.miss = update.miss
         if choice.finish is not None:
             return
+        before = choice.tokens
         if choice.push(update, applied_s) and self._core is not None:
             self._core.finish(self.id, update.index)
-        self._count(choice, len(update.tokens))
+        self._count(choice, len(update.tokens), told=choice.tokens - before)
         if self._scores and update.index == 0 and self.prompt_logprobs is None:
             self._score(update)
         if choice.finish is not None:
@@ -217,6 +219,8 @@ class Ask:
                 choice.end(finish)
                 self._offer(choice)
         self.open = 0
+        if self._begun_s is not None:
+            self._count_prompt()  # of one that has no token yet, as much as there is to know
         self._ring(None)
 
     def _score(self, update: Update) -> None:
@@ -229,9 +233,19 @@ class Ask:
         if choice.finish is not None or choice.unsent >= self._interval:
             self._ring(choice)
 
-    def _count(self, choice: Choice, tokens: int) -> None:
+    def _count_prompt(self) -> None:
+        if self._meters is not None and not self._prompt_told:
+            self._prompt_told = True
+            computed = len(self.request.prompt) - self.cached_tokens
+            self._meters.prompt(self.request.tenant, cached=self.cached_tokens, computed=computed)
+
+    def _count(self, choice: Choice, tokens: int, *, told: int) -> None:
+        """Count tokens of an answer, and how many of them it tells."""
+        if choice is self.choices[0]:
+            self._count_prompt()
         if not tokens or self._meters is None or self._place is None:
             return
+        self._meters.output(self.request.tenant, told)
         now = time.monotonic()
         if self._first_s is None:
             self._first_s = now

@@ -8,7 +8,7 @@ from typing import Protocol
 from octavo.contract.request import Request, Update
 from octavo.contract.retention import PinFacts
 from octavo.engine.messages import Checked, CoreFacts, Snapshot
-from octavo.errors import EngineGone, RequestError
+from octavo.errors import EngineGone, OverLimit, RequestError
 
 
 class CoreState(StrEnum):
@@ -45,7 +45,7 @@ class Listener(Protocol):
         """One of its choices has news, from a step applied at this time."""
         ...
 
-    def lose(self, error: RequestError | EngineGone) -> None:
+    def lose(self, error: RequestError | OverLimit | EngineGone) -> None:
         """It was refused, or the engine is gone: nothing more comes."""
         ...
 
@@ -82,6 +82,10 @@ class CoreClient(Protocol):
     @property
     def last_words(self) -> str:
         """Why the last one ended; empty: none has."""
+        ...
+
+    async def failed(self) -> str:
+        """Return why, once it has ended and nobody starts it again."""
         ...
 
     async def start(self) -> None:

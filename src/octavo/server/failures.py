@@ -151,7 +151,10 @@ def _meant(message: str) -> str | None:
 
 
 _OPTIONS = frozenset(
-    (*SamplingParams.__struct_fields__, "priority", "messages", "tools", "tool_choice")
+    (
+        *SamplingParams.__struct_fields__,
+        *("priority", "messages", "tools", "tool_choice", "continue_final_message"),
+    )
 )
 
 

@@ -26,10 +26,11 @@ class Place(Protocol):
 class Gate(Protocol):
     """Counts requests against the limits."""
 
-    def look(self, tenant: Tenant) -> None:
-        """Raise OverLimit for a request that would be refused whatever it asks for.
+    def look(self, tenant: Tenant, priority: int | None = None, *, answers: int = 1) -> None:
+        """Raise OverLimit for a request that would be refused now, and count nothing.
 
-        Its body is not read for nothing then.
+        Asked before a body is read, and again before its texts are, so that neither is done for
+        nothing. priority: None: not known yet, nor how many answers it asks for.
         """
         ...
 
@@ -52,7 +53,7 @@ class OpenGate:
 
     waiting = 0
 
-    def look(self, tenant: Tenant) -> None:
+    def look(self, tenant: Tenant, priority: int | None = None, *, answers: int = 1) -> None:
         """Let everybody through."""
 
     def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> Place:

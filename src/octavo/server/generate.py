@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Coroutine
@@ -13,7 +14,7 @@ from fastapi import Request
 from octavo.contract.request import Request as Asked
 from octavo.contract.sampling import SamplingParams
 from octavo.engine.answer import stop_table
-from octavo.server.answers import Answer, Form, Wanted
+from octavo.server.answers import Answer, Form, Unheard, Wanted
 from octavo.server.ask import Ask, Telling
 from octavo.server.callers import request_id_of, tenant_of
 from octavo.server.choice import Choice
@@ -41,20 +42,34 @@ class Generation:
         self._kind = kind
         self._log = TextLog(parts.settings)
 
-    def look(self, request: Request) -> None:
-        """Raise OverLimit for a request that would be refused whatever its body holds."""
+    def look(self, request: Request, priority: int | None = None, *, answers: int = 1) -> None:
+        """Raise OverLimit for a request that would be refused now; see `Gate.look`."""
         tenant = tenant_of(request, self.parts)
         if tenant is not None:
-            self.parts.gate.look(tenant)
+            self.parts.gate.look(tenant, priority, answers=answers)
 
-    async def counted(self, preparing: Coroutine[Any, Any, Answer]) -> Answer:
-        """Let a request in by the doors; its answer, or the failure to prepare one, lets it out."""
+    async def counted(
+        self, request: Request, preparing: Coroutine[Any, Any, Answer]
+    ) -> Answer | Unheard:
+        """Let a request in by the doors; its answer, or the failure to prepare one, lets it out.
+
+        What is being prepared for a client that leaves is given up.
+        """
         self.parts.doors.come_in()
+        work = asyncio.create_task(preparing)
+        leaving = asyncio.create_task(_left(request))
+        answered = False
         try:
-            return await preparing
-        except BaseException:
-            self.parts.doors.go_out()
-            raise
+            await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return Unheard()
+            answer, answered = work.result(), True
+            return answer
+        finally:
+            leaving.cancel()
+            work.cancel()
+            if not answered:
+                self.parts.doors.go_out()
 
     def head(self, terms: Terms) -> Head:
         """Return what the objects of an answer begin with. Raises ApiError: unknown model."""
@@ -68,7 +83,7 @@ class Generation:
             tells_usage=terms.stream and self._tells_usage(terms),
         )
 
-    def answer(
+    async def answer(
         self,
         request: Request,
         terms: Terms,
@@ -95,7 +110,7 @@ class Generation:
                 param="n",
             )
         _check_prompt_logprobs(terms, prompts, params, self.parts.settings.bounds)
-        requests = self._requests(tenant, terms, prompts, params)
+        requests = await self._requests(tenant, terms, prompts, params)
         request_id = request_id_of(request)
         self._log.asked(request_id, terms, prompts)
         telling = self._telling(terms, params)
@@ -133,17 +148,14 @@ class Generation:
 
         return Answer(self.parts, wanted, form, make, told)
 
-    def _requests(
+    async def _requests(
         self, tenant: Tenant, terms: Terms, prompts: list[Prompt], params: SamplingParams
     ) -> list[Asked]:
         """Return what the engine is asked. Raises RequestError."""
         salt = tenant.salt(terms.cache_salt)
-        requests = [
-            self._prompter.request(
-                prompt, params, priority=terms.priority, tenant=tenant.name, salt=salt
-            )
-            for prompt in prompts
-        ]
+        requests = await self._prompter.requests(
+            prompts, params, priority=terms.priority, tenant=tenant.name, salt=salt
+        )
         kept, hints = terms.retention, ()
         if terms.wish is not None:
             whole, hint = terms.wish.retention(), terms.wish.hint(tenant.name)
@@ -173,6 +185,12 @@ class Generation:
 
     def _tells_usage(self, terms: Terms) -> bool:
         return self.parts.settings.force_usage or terms.usage
+
+
+async def _left(request: Request) -> None:
+    """Return when the client has left; its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _check_prompt_logprobs(

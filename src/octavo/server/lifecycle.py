@@ -13,18 +13,22 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from octavo.server.core import CoreClient
 from octavo.server.http import BoundedHttp
-from octavo.server.listen import BACKLOG, Tls
+from octavo.server.listen import BACKLOG, Tls, notice_vanished
 from octavo.server.parts import Parts
+from octavo.server.settings import ConnectionTimes
 from octavo.server.stats_log import log_stats
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FAILED = 1
+"""The exit status where the engine has ended for good, and another server may have better luck."""
 LOG = logging.getLogger("octavo.server")
 _CLOSE_S = 5
 """Answers that have not ended so long after the engine has are cut off."""
@@ -93,7 +97,7 @@ async def serve(
     ready: Callable[[Parts], None],
     ending: Ending,
 ) -> int:
-    """Serve until signals end it; returns the exit status.
+    """Serve until signals end it, or its engine for good; returns the exit status.
 
     make_parts: called while the engine is loading. ready: called once the engine is there; the
     sockets are open before that, and answer 503. Raises what building the engine raised.
@@ -104,9 +108,11 @@ async def serve(
     http: _Http | None = None
     parts: Parts | None = None
     stats: asyncio.Task[None] | None = None
+    failing: asyncio.Task[str] | None = None
     try:
         parts = make_parts()
-        http = _Http(_app_of(parts), place)
+        notice_vanished(place.socket, parts.settings.times.send_s)
+        http = _Http(_app_of(parts), place, parts.settings.times)
         serving = asyncio.create_task(http.serve(sockets=[place.socket]))
         if not await _unless(ending.asked, starting):
             return ending.status  # nothing was being answered yet
@@ -114,13 +120,20 @@ async def serve(
         ready(parts)
         if parts.settings.stats_every_s:
             stats = asyncio.create_task(log_stats(parts, parts.settings.stats_every_s))
-        if await _unless(ending.asked, serving):
-            serving.result()  # it does not end by itself: what it raised is the reason
+            parts.faults.watch("the line of statistics", stats)
+        failing = asyncio.create_task(core.failed())
+        if not await _unless(ending.asked, serving, failing):
+            return await _close(parts, http, ending)
+        if failing.done():
+            LOG.error("the engine is not started again, and the server ends: %s", failing.result())
+            return await _close(parts, http, ending) or FAILED
+        serving.result()  # it does not end by itself: what it raised is the reason
         return await _close(parts, http, ending)
     finally:
         starting.cancel()
-        if stats is not None:
-            stats.cancel()
+        for task in (stats, failing):
+            if task is not None:
+                task.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await core.stop(at_once=True)  # without effect where it has stopped
         if http is not None and serving is not None:
@@ -160,25 +173,25 @@ def _app_of(parts: Parts) -> ASGIApp:
 
 
 async def _unless(
-    interruption: Callable[[], Coroutine[Any, Any, None]], task: asyncio.Task[Any]
+    interruption: Callable[[], Coroutine[Any, Any, None]], *tasks: asyncio.Task[Any]
 ) -> bool:
-    """Wait for a task; False if the interruption came first. The task goes on in any case."""
+    """Wait for one of some tasks; False if the interruption came first. They go on in any case."""
     interrupting = asyncio.create_task(interruption())
     try:
-        await asyncio.wait((task, interrupting), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((*tasks, interrupting), return_when=asyncio.FIRST_COMPLETED)
     finally:
         interrupting.cancel()
-    return task.done()
+    return any(task.done() for task in tasks)
 
 
 class _Http(uvicorn.Server):
     """A server that leaves signals to whoever runs it."""
 
-    def __init__(self, app: ASGIApp, place: Place) -> None:
+    def __init__(self, app: ASGIApp, place: Place, times: ConnectionTimes) -> None:
         tls = place.tls
         config = uvicorn.Config(
             app,
-            http=BoundedHttp,
+            http=cast("type[BoundedHttp]", partial(BoundedHttp, times=times)),
             ws="none",
             lifespan="off",
             log_config=None,

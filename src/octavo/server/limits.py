@@ -49,12 +49,15 @@ class TenantGate:
         """Return by tenant how many answers are on, and how many wait."""
         return {name: (line.running, line.waiting) for name, line in self._lines.items()}
 
-    def look(self, tenant: Tenant) -> None:
-        """Raise OverLimit where the server is full or a tenant has no tokens; see `Gate.look`."""
-        self._check_room(1)
+    def look(self, tenant: Tenant, priority: int | None = None, *, answers: int = 1) -> None:
+        """Raise OverLimit for a request that would be refused now; see `Gate.look`."""
         line = self._lines.get(tenant.name)
-        if line is not None:
-            _check_debt(tenant.name, line)
+        if line is None:
+            self._check_room(answers)
+        else:
+            # Whose priority nobody knows may be the first of all.
+            order = (-math.inf if priority is None else priority, next(self._arrivals))
+            self._check(tenant.name, line, answers, order)
 
     def enter(self, tenant: Tenant, tokens: int, priority: int = 0, *, answers: int = 1) -> _Place:
         """Let a request in. Raises OverLimit; see `Gate.enter`."""
@@ -98,7 +101,7 @@ class TenantGate:
             )
 
 
-_Order = tuple[int, int]
+_Order = tuple[float, int]
 """Priority, then arrival: lower goes first."""
 
 

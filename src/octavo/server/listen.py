@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from octavo.errors import ConfigError
 
 BACKLOG = 2048
+_PROBES = 3
+"""Unanswered questions after which a client has vanished."""
 _MOST_FILES = 1 << 20
 
 
@@ -75,6 +77,28 @@ def listen_at_path(path: str) -> socket.socket:
         server.close()
         raise _refused(path, error, "--uds") from None
     return server
+
+
+def notice_vanished(server: socket.socket, seconds: float) -> None:
+    """Let the system end connections to clients that have gone without a word; 0: it does not.
+
+    A machine that is cut off says nothing: it is asked after half of the time without a byte, and
+    what it does not confirm in all of it ends the connection. Connections inherit this.
+    """
+    if server.family is socket.AF_UNIX or not seconds:
+        return
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    whole = max(1, round(seconds))
+    every = max(1, whole // (2 * _PROBES))
+    for name, value in (
+        ("TCP_KEEPIDLE", max(1, whole // 2)),
+        ("TCP_KEEPINTVL", every),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", 1000 * whole),
+    ):
+        option = getattr(socket, name, None)  # not all systems have each of them
+        if option is not None:
+            server.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def address_of(server: socket.socket, *, tls: bool) -> str:

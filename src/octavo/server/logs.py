@@ -53,16 +53,18 @@ class AccessLog:
 
 
 def set_up_log(level: int = logging.INFO) -> None:
-    """Let our loggers, and those of what serves HTTP, write to stderr if there is one."""
+    """Let our loggers, and those of what serves HTTP and runs tasks, write to stderr, if any."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         handler: logging.Handler = logging.NullHandler()
     else:
         handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_FORMAT))
-    for name in ("octavo", "uvicorn"):
+    for name in ("octavo", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.propagate = False
         logger.setLevel(level)
+    # It tells of exceptions that nobody waits for, and of little else.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
     # It says in its own words what we say in ours.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

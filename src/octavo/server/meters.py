@@ -47,6 +47,14 @@ class Meters(Protocol):
         """A choice has so many more tokens, so long after those before them."""
         ...
 
+    def prompt(self, tenant: str, *, cached: int, computed: int) -> None:
+        """So many tokens of a prompt were in memory, and so many computed."""
+        ...
+
+    def output(self, tenant: str, tokens: int) -> None:
+        """Answers have so many more tokens."""
+        ...
+
     def ended(self, record: RequestRecord) -> None:
         """A prompt is done with."""
         ...
@@ -63,6 +71,12 @@ class NoMeters:
         """Do nothing."""
 
     def next_tokens(self, seconds: float, count: int) -> None:
+        """Do nothing."""
+
+    def prompt(self, tenant: str, *, cached: int, computed: int) -> None:
+        """Do nothing."""
+
+    def output(self, tenant: str, tokens: int) -> None:
         """Do nothing."""
 
     def ended(self, record: RequestRecord) -> None:

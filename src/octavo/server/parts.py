@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from octavo.server.core import CoreClient
 from octavo.server.doors import Doors
+from octavo.server.faults import Faults
 from octavo.server.gate import Gate, OpenGate
 from octavo.server.meters import Meters, NoMeters
 from octavo.server.settings import ServerSettings
@@ -50,5 +51,6 @@ class Parts:
     meters: Meters = field(default_factory=NoMeters)
     doors: Doors = field(default_factory=Doors)
     traces: Traces | None = None
+    faults: Faults = field(default_factory=Faults)
     about: Mapping[str, object] = field(default_factory=dict[str, object])
     """What administrators are told of how the server was started."""

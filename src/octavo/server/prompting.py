@@ -23,6 +23,7 @@ from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.completions import CompletionBody
 from octavo.server.terms import Terms
 from octavo.text.formats.reading import Formats
+from octavo.text.template import up_to_message
 from octavo.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -30,6 +31,12 @@ Result = TypeVar("Result")
 QUICK_CHARS = 500
 """One text up to this length is tokenized at once, in less than a millisecond; a longer one, and
 several, beside the event loop."""
+
+QUICK_TURNS = 16
+"""A conversation of so few messages, as short as that, is rendered at once."""
+
+QUICK_IDS = 4096
+"""Prompts of so few tokens, and without words that are banned, are checked at once."""
 
 TOKENIZING = 2
 """Requests whose texts are tokenized at once: more of them would take the engine's cores."""
@@ -62,19 +69,17 @@ class Prompter:
 
     async def completion(self, body: CompletionBody) -> list[Prompt]:
         """Return the prompts of a completion. Raises ApiError or RequestError."""
-        given = body.prompt
-        many: list[Any] = (
-            [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
-        )
-        if not many:
-            raise ApiError(400, "prompt: there is none", param="prompt")
+        many = prompts_of(body)
         special = body.add_special_tokens is not False
         if isinstance(many[0], str):
             encoded = await self._encode(many, special=special)
             prompts = [Prompt(tuple(ids), one) for ids, one in zip(encoded, many, strict=True)]
         else:
             prompts = [Prompt(tuple(one)) for one in many]
-        return [self._fitting(one, body.truncate_prompt_tokens, body.max_tokens) for one in prompts]
+        return [
+            await self._fitting(one, body.truncate_prompt_tokens, body.max_tokens)
+            for one in prompts
+        ]
 
     async def chat(self, body: ChatBody, chat: ChatRequest) -> Prompt:
         """Return the conversation of a body as a prompt. Raises ApiError or RequestError."""
@@ -102,7 +107,7 @@ class Prompter:
         ids = await self.encode(text, special=special)
         last = chat.turns[-1]
         prompt = Prompt(tuple(ids), text, opening=last.content if last.role == "assistant" else "")
-        return self._fitting(prompt, keep, max_tokens)
+        return await self._fitting(prompt, keep, max_tokens)
 
     def read(
         self, chat: ChatRequest, prompt: Prompt, params: SamplingParams, terms: Terms
@@ -122,12 +127,15 @@ class Prompter:
                 "documents: the model's template reads none: write them into a message",
                 param="documents",
             )
-        text = self._rendered(chat, generates=chat.generates)
-        return _up_to(text, chat.turns[-1].content) if chat.continue_final_turn else text
+        render = partial(self._rendered, chat, self.formats)
+        large = chat.variables or chat.tools or chat.documents
+        if not large and len(chat.turns) <= QUICK_TURNS and chat.chars <= QUICK_CHARS:
+            return render()
+        return await self.beside(render)
 
-    def _rendered(self, chat: ChatRequest, *, generates: bool) -> str:
+    def _rendered(self, chat: ChatRequest, formats: Formats) -> str:
         variables = {**self._parts.settings.chat_variables, **chat.variables}
-        tools = () if self.formats.lowers else chat.tools
+        tools = () if formats.lowers else chat.tools
         for name, values in (
             ("tools", [tool.for_template() for tool in tools]),
             ("documents", [dict(one) for one in chat.documents]),
@@ -135,23 +143,25 @@ class Prompter:
             if values:
                 variables[name] = values
         try:
-            return self.tokenizer.apply_chat_template(
-                [turn.for_template() for turn in self.formats.turns(chat.turns, chat.tools)],
-                add_generation_prompt=generates,
+            text = formats.tokenizer.apply_chat_template(
+                [turn.for_template() for turn in formats.turns(chat.turns, chat.tools)],
+                add_generation_prompt=chat.generates,
                 **variables,
             )
         except RequestError as error:
             param = "tools" if str(error).startswith("tools: ") else "messages"
             raise ApiError(400, str(error), param=param) from None
+        return up_to_message(text, chat.turns[-1].content) if chat.continue_final_turn else text
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return a text as token ids. Raises RequestError."""
         (ids,) = await self._encode([text], special=special)
         return ids
 
-    async def decode(self, ids: list[int]) -> str:
-        """Return the text of token ids, special ones too. Raises RequestError."""
-        return await self.beside(partial(self.tokenizer.decode_beside, ids))
+    async def decode(self, ids: list[int], *, special: bool = True) -> str:
+        """Return the text of token ids. special: with special ones. Raises RequestError."""
+        decode = self.tokenizer.decode_beside
+        return await self.beside(partial(decode, ids, skip_special_tokens=not special))
 
     async def beside(self, work: Callable[[], Result]) -> Result:
         """Do what would hold up the event loop on one of a few threads."""
@@ -180,19 +190,43 @@ class Prompter:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's. Raises RequestError if it has none."""
+        """The model's. Raises ApiError if it has none."""
         tokenizer = self._parts.model.tokenizer
         if tokenizer is None:
-            raise RequestError(f"{NO_TOKENIZER}: give prompts to /v1/completions as token ids")
+            raise ApiError(
+                400,
+                f"{NO_TOKENIZER}: give prompts to /v1/completions as token ids",
+                code="no_tokenizer",
+            )
         return tokenizer
 
-    def request(
-        self, prompt: Prompt, params: SamplingParams, *, priority: int, tenant: str, salt: str
-    ) -> Request:
+    async def requests(
+        self,
+        prompts: list[Prompt],
+        params: SamplingParams,
+        *,
+        priority: int,
+        tenant: str,
+        salt: str,
+    ) -> list[Request]:
         """Return what the engine is asked. Raises RequestError."""
-        ((request, _),) = self._building().build(
-            {"prompt_token_ids": list(prompt.ids)}, params, [priority], tenant=tenant
-        )
+        builder = self._building()
+
+        def build() -> list[Request]:
+            built = builder.build(
+                [{"prompt_token_ids": list(prompt.ids)} for prompt in prompts],
+                params,
+                [priority] * len(prompts),
+                tenant=tenant,
+            )
+            return [self._own(request, salt) for request, _ in built]
+
+        if not params.bad_words and sum(len(prompt.ids) for prompt in prompts) <= QUICK_IDS:
+            return build()
+        return await self.beside(build)
+
+    def _own(self, request: Request, salt: str) -> Request:
+        """Put a request into its namespace."""
         number = request.id.removeprefix("request-")
         if not self._parts.settings.prefix_caching:
             # Blocks are found by requests of one salt.
@@ -222,7 +256,7 @@ class Prompter:
         encode = partial(tokenizer.encode_beside, add_special_tokens=special)
         return await self.beside(lambda: [encode(text) for text in texts])
 
-    def _fitting(self, prompt: Prompt, keep: int | None, max_tokens: int | None) -> Prompt:
+    async def _fitting(self, prompt: Prompt, keep: int | None, max_tokens: int | None) -> Prompt:
         """Cut a prompt as its request asks. Raises ApiError if it is too long for an answer."""
         longest, ids = self._parts.core.facts.longest_text, prompt.ids
         if not ids:
@@ -239,8 +273,9 @@ class Prompter:
             keep = max(1, longest - max(1, min(max_tokens or 1, longest)))
         if keep is not None and len(ids) > keep:
             dropped = len(ids) - keep
-            text = None if prompt.text is None else self.tokenizer.decode(ids[dropped:])
-            prompt, ids = Prompt(ids[dropped:], text, dropped, prompt.opening), ids[dropped:]
+            ids = ids[dropped:]
+            text = None if prompt.text is None else await self.decode(list(ids), special=False)
+            prompt = Prompt(ids, text, dropped, prompt.opening)
         if len(ids) + 1 > longest:
             raise ApiError(
                 400,
@@ -263,16 +298,11 @@ class Prompter:
             )
 
 
-def _up_to(text: str, last: str) -> str:
-    """Return a rendered conversation up to the end of its last message."""
-    place = text.rfind(last.strip())
-    if place < 0 or not last.strip():
-        raise ApiError(
-            400,
-            "continue_final_message: the template does not write the last message as it is",
-            param="continue_final_message",
-        )
-    # Spaces at its end count if the template keeps them.
-    whole = last.lstrip()
-    kept = text.startswith(whole, place)
-    return text[: place + len(whole if kept else last.strip())]
+def prompts_of(body: CompletionBody) -> list[Any]:
+    """Return the prompts of a completion as they came, texts or lists of ids. Raises ApiError."""
+    given: Any = body.prompt
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        return [given]
+    if not given:
+        raise ApiError(400, "prompt: there is none", param="prompt")
+    return given

@@ -54,6 +54,34 @@ class RequestBounds:
                 )
 
 
+def _seconds(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 <= value < math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTimes:
+    """How long a client may take over its side of a connection, in seconds; 0: for ever.
+
+    Raises ConfigError for a time that is none.
+    """
+
+    header_s: float = 30.0
+    """In which a request's headers must have come; a new connection must begin to send in it."""
+    body_s: float = 60.0
+    """In which all of a body must have come after them."""
+    send_s: float = 60.0
+    """A client that takes nothing of its answer for so long is cut off."""
+
+    def __post_init__(self) -> None:
+        for time in fields(self):
+            if not _seconds(getattr(self, time.name)):
+                raise ConfigError(
+                    f"{time.name} must be 0 or more seconds, got {getattr(self, time.name)!r}"
+                )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorsSettings:
     """What pages of other places may do in a browser. Raises ConfigError for what none allows."""
@@ -81,6 +109,7 @@ class ServerSettings:
     """
 
     bounds: RequestBounds = RequestBounds()
+    times: ConnectionTimes = ConnectionTimes()
     max_queued_requests: int = 4096
     """Answers, beside those that are given, for which requests may wait; more are refused."""
     prefix_caching: bool = True
@@ -152,9 +181,3 @@ class ServerSettings:
                 raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)!r}")
         if not self.keep_alive_s:
             raise ConfigError("keep_alive_s must be above 0: silence is what it ends")
-
-
-def _seconds(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return 0 <= value < math.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.contract.request import Request, ends_of
-from octavo.testing.fake_runner import likeliest, text_digest
+from octavo.testing.fake_runner import eligible_tokens, likeliest, text_digest
 
 
 def expected_beams(request: Request, limit: int, vocab_size: int) -> list[list[int]]:
@@ -15,7 +15,8 @@ def expected_beams(request: Request, limit: int, vocab_size: int) -> list[list[i
     while True:
         grown: list[tuple[float, int, int, list[int]]] = []
         for place, (total, output) in enumerate(open_texts):
-            best = likeliest(text_digest(prompt + output), vocab_size, vocab_size)
+            tokens = eligible_tokens(params.structured_outputs, output, vocab_size)
+            best = likeliest(text_digest(prompt + output), vocab_size, tokens)
             for token, value in zip(best.tokens, best.logprobs, strict=True):
                 grown.append((-(total + value), place, token, [*output, token]))
         grown.sort(key=lambda one: one[:3])

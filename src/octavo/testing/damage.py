@@ -102,6 +102,13 @@ def _an_account_is_wrong(tier: Tier, random: Random) -> bool:
     return True
 
 
+def _a_holders_tenant_is_made_up(tier: Tier, random: Random) -> bool:
+    block = _one(tier, random, lambda block: block.refs > 0)
+    if block is not None:
+        block.others = {random.choice(tier.pool.shares.accounts): 1}
+    return block is not None
+
+
 def _a_promise_is_made_up(tier: Tier, random: Random) -> bool:
     random.choice(tier.pool.shares.accounts).owed += 1
     return True
@@ -133,6 +140,7 @@ DAMAGES: dict[str, Callable[[Tier, Random], bool]] = {
         _logical_is_wrong,
         _filled_is_wrong,
         _an_account_is_wrong,
+        _a_holders_tenant_is_made_up,
         _a_promise_is_made_up,
         _evictable_is_wrong,
         _pins_are_wrong,

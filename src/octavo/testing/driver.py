@@ -237,7 +237,8 @@ class Driver:
                 continue
             seed = choice_seed(request.seed, index)
             vocab, count = self.runner.vocab_size, len(answer.tokens)
-            truth = expected_output(list(request.prompt), seed, count, vocab)
+            form = request.sampling.structured_outputs
+            truth = expected_output(list(request.prompt), seed, count, vocab, form)
             assert answer.tokens == truth, f"{request_id}/{index}: {answer.tokens}, not {truth}"
             if request.eos_token_ids:
                 assert EOS not in answer.tokens[:-1], f"{request_id}/{index}: text after the end"

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from hashlib import blake2b
 from itertools import pairwise
 from random import Random
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from octavo.contract.batch import (
     Batch,
@@ -22,9 +24,21 @@ from octavo.contract.batch import (
     StepResult,
 )
 from octavo.contract.ids import PENDING, BlockId, MoveId, SeqId, StepId
+from octavo.contract.structured import StructuredOutputs
+from octavo.runner.following import Following
+from octavo.runner.history import History
+from octavo.runner.inputs import StepArrays, Work
+from octavo.runner.masks import allowed_by
+from octavo.testing.fake_grammars import FakeGrammars, allowed_tokens
+
+Tokens: TypeAlias = "range | list[int]"
+"""Some of the vocabulary, ascending."""
 
 _Slot = tuple[int, int, bytes]
 """Token, position, digest of the text up to and including the token."""
+
+_NONE = np.empty(0, dtype=np.int64)
+_NO_ARRAYS = StepArrays((), (), _NONE, _NONE, (), _NONE)
 
 _POISON: _Slot = (-2, -2, b"poison")
 """What a failed step leaves behind; only steps that were in flight then may read it."""
@@ -36,15 +50,15 @@ Refusal = Callable[[Sample, int], str | None]
 """Decides whether no token can be chosen for a position, and with which message."""
 
 
-def next_token(digest: bytes, seed: int, vocab_size: int) -> int:
-    """Return the token that the fake model samples after a text: a function of text and seed."""
+def next_token(digest: bytes, seed: int, tokens: Tokens) -> int:
+    """Return which of some tokens the fake model samples after a text: by text and seed."""
     data = digest + seed.to_bytes(8, "little")
-    return int.from_bytes(blake2b(data, digest_size=4).digest(), "little") % vocab_size
+    return tokens[int.from_bytes(blake2b(data, digest_size=4).digest(), "little") % len(tokens)]
 
 
-def likeliest(digest: bytes, count: int, vocab_size: int) -> Candidates:
-    """Return the tokens that the fake model finds likeliest after a text, best first."""
-    scored = sorted((-_surprise(digest, token), token) for token in range(vocab_size))
+def likeliest(digest: bytes, count: int, tokens: Tokens) -> Candidates:
+    """Return which of some tokens the fake model finds likeliest after a text, best first."""
+    scored = sorted((-_surprise(digest, token), token) for token in tokens)
     best = [(token, value) for value, token in reversed(scored)][:count]
     return Candidates(tuple(token for token, _ in best), tuple(value for _, value in best))
 
@@ -62,13 +76,26 @@ def text_digest(tokens: list[int]) -> bytes:
     return digest
 
 
-def expected_output(prompt: list[int], seed: int, count: int, vocab_size: int) -> list[int]:
-    """Return the first `count` tokens that the fake model writes after a prompt."""
+def expected_output(
+    prompt: list[int],
+    seed: int,
+    count: int,
+    vocab_size: int,
+    form: StructuredOutputs | None = None,
+) -> list[int]:
+    """Return the first `count` tokens that the fake model writes after a prompt, held to a form."""
     digest, output = text_digest(prompt), list[int]()
     for _ in range(count):
-        output.append(next_token(digest, seed, vocab_size))
+        output.append(next_token(digest, seed, eligible_tokens(form, output, vocab_size)))
         digest = _grow(digest, output[-1])
     return output
+
+
+def eligible_tokens(form: StructuredOutputs | None, output: list[int], vocab_size: int) -> Tokens:
+    """Return the tokens that may come after an output, ascending."""
+    if form is None:
+        return range(vocab_size)
+    return sorted(allowed_tokens(form, output, vocab_size))
 
 
 def _grow(digest: bytes, token: int) -> bytes:
@@ -112,6 +139,7 @@ class FakeRunner:
         self._last: dict[SeqId, int] = {}
         self._pasts: dict[SeqId, list[int]] = {}
         """What has been told of the texts that samples look back at."""
+        self._following = Following(FakeGrammars(vocab_size), vocab_size)
         self._queue: deque[Batch] = deque()
         self._misled: set[StepId] = set()
         """Steps submitted before the failure of an earlier one was known."""
@@ -122,6 +150,10 @@ class FakeRunner:
     def submit(self, batch: Batch) -> None:
         """Queue a batch; its moves may run before older batches have computed."""
         assert len(self._queue) < 2, "a third step was submitted before the first was collected"
+        for piece in batch.slices:
+            assert piece.tokens[-1] != PENDING or not any(s.constrained for s in piece.samples), (
+                f"sequence {piece.seq} goes on with a token that its grammar does not know yet"
+            )
         self._queue.append(batch)
         self._moves += batch.moves
 
@@ -141,6 +173,7 @@ class FakeRunner:
             self._tables.pop(seq, None)
             self._last.pop(seq, None)
             self._pasts.pop(seq, None)
+        self._following.forget(batch.ended)
         for copy in batch.copies:
             self._memory[self._device(copy.dst)] = dict(self._memory[self._device(copy.src)])
         for piece in batch.slices:
@@ -156,8 +189,9 @@ class FakeRunner:
             self._look_back(piece)
             if piece.score is not None:
                 result.scored[piece.seq] = self._score(piece)
-            for sample in piece.samples:
-                self._sample(piece, sample, texts[piece.seq], result)
+            eligible = self._eligible(piece)
+            for sample, tokens in zip(piece.samples, eligible, strict=True):
+                self._sample(piece, sample, texts[piece.seq], tokens, result)
         if error is None:
             return result
         self._spoil(batch, slices)
@@ -230,8 +264,32 @@ class FakeRunner:
         assert position % size in block, f"position {position} was read before it was written"
         return block[position % size]
 
-    def _sample(self, piece: Slice, sample: Sample, text: bytes, result: StepResult) -> None:
-        """Choose one token, or refuse to."""
+    def _eligible(self, piece: Slice) -> list[Tokens]:
+        """Return for each sample of a slice what may come, as a runner finds it out."""
+        every = range(self.vocab_size)
+        if not any(sample.constrained for sample in piece.samples):
+            return [every] * len(piece.samples)
+        told = History(self._pasts[piece.seq], piece.samples[0].prompt_length)
+        work = Work(
+            _NO_ARRAYS, 1, samples=list(piece.samples), histories=[told] * len(piece.samples)
+        )
+        self._following.begin(work)
+        refusals = self._following.end()
+        assert not refusals, f"sequence {piece.seq}: {refusals}"
+        return [
+            every if mask is None else np.flatnonzero(allowed_by(mask, self.vocab_size)).tolist()
+            for mask in work.masks
+        ]
+
+    def _sample(
+        self,
+        piece: Slice,
+        sample: Sample,
+        text: bytes,
+        tokens: Tokens,
+        result: StepResult,
+    ) -> None:
+        """Choose one of these tokens, or refuse to."""
         end = piece.start + len(piece.tokens)
         assert sample.prompt_length <= end, f"sequence {sample.seq} samples inside its prompt"
         reason = self._refusal(sample, end) if self._refusal else None
@@ -240,10 +298,10 @@ class FakeRunner:
             self._last.pop(sample.seq, None)
             return
         if sample.candidates:
-            best = likeliest(text, sample.candidates, self.vocab_size)
+            best = likeliest(text, sample.candidates, tokens)
             result.candidates[sample.seq] = best
             return
-        token = next_token(text, sample.seed, self.vocab_size)
+        token = next_token(text, sample.seed, tokens)
         if text == _POISON[2]:
             token = _POISON[0]
         logprobs = None

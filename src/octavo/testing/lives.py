@@ -13,11 +13,13 @@ from octavo.contract.batch import Batch, Sample
 from octavo.contract.hint import CacheHint, Word
 from octavo.contract.request import Request
 from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
+from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 from octavo.memory.eviction import EvictionPolicy
 from octavo.memory.policies.lru import Lru
 from octavo.sched.limits import Limits
 from octavo.testing.driver import Driver, make_regions, make_request
+from octavo.testing.fake_grammars import fake_form
 from octavo.testing.fake_runner import FakeRunner
 
 VOCAB = 12
@@ -57,6 +59,7 @@ class Life:
         self.retains = tenants
         self.scores = seed % 2 == 0
         self.random = Random(seed)
+        self.forms = Random(~seed)
         draw = self.random
         self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
         self.windows = tuple(draw.choice(_WINDOWS) for _ in self.sizes)
@@ -215,6 +218,10 @@ class Life:
         else:
             self.driver.step()
 
+    def _form(self) -> StructuredOutputs | None:
+        """Draw what an answer is held to, from numbers of its own."""
+        return fake_form(self.forms.randint(0, 3)) if self.forms.random() < 0.3 else None
+
     def _search(self) -> dict[str, Any]:
         """Draw the options of a beam search."""
         return {
@@ -263,6 +270,7 @@ class Life:
             presence_penalty=draw.choice((0.0, 0.0, 1.0)),
             logprobs=None if beams else draw.choice((None, None, 0)),
             prompt_logprobs=draw.choice((None, None, 0)) if self.scores else None,
+            structured_outputs=self._form(),
             tenant=draw.choice(self.tenants) if self.retains else DEFAULT_TENANT,
             retention=self._retention(len(prefix + tail)),
             **search,

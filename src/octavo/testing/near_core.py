@@ -11,7 +11,7 @@ from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.retention import PinFacts, TenantShare
 from octavo.engine.loop import Loop, ModelRunner
 from octavo.engine.messages import Begun, Checked, Checks, CoreFacts, News, Snapshot, StepTimes
-from octavo.errors import Corrupted, EngineGone, OctavoError, RequestError
+from octavo.errors import Corrupted, EngineGone, OctavoError, OverLimit, RequestError
 from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
 from octavo.sched.order import Fcfs, Priority
@@ -73,6 +73,11 @@ class NearCore:
         """End the engine as a signal would."""
         self.last_words = words
         self._end(CoreState.RESTARTING, words)
+
+    async def failed(self) -> str:
+        """Wait for ever: whoever lets it die may revive it."""
+        await asyncio.Event().wait()
+        return self.last_words
 
     async def revive(self) -> None:
         """Start another engine."""
@@ -275,7 +280,7 @@ class Heard:
         if self._open <= 0 or update.finish is FinishReason.ABORT:
             self.ended.set()
 
-    def lose(self, error: RequestError | EngineGone) -> None:
+    def lose(self, error: RequestError | OverLimit | EngineGone) -> None:
         """Keep it."""
         self.error = error
         self.ended.set()

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from octavo.contract.batch import Candidates, Logprobs, Sample, Sampled
 from octavo.contract.sampling import SamplingParams
+from octavo.contract.structured import StructuredOutputs
 from octavo.runner.device_sampler import ROOM, DeviceSampler
 from octavo.runner.history import History
 from octavo.runner.inputs import StepArrays, Work
 from octavo.runner.logprobs import log_probabilities
+from octavo.runner.masks import Mask
 from octavo.runner.philox import uniforms
 from octavo.runner.processors import process
 from octavo.runner.sampler import Answer, sample
+from octavo.testing.fake_grammars import random_mask
 
 EDGE = 1e-9
 """A draw so near to the edge of a token may fall on either side."""
@@ -37,6 +40,8 @@ class Asked:
     sample: Sample
     position: int
     history: History | None
+    mask: Mask | None = None
+    """What a grammar lets come, if one binds it."""
 
 
 def check_device_sampler(
@@ -93,6 +98,7 @@ def work_of(asked: list[Asked], rows: list[int] | None = None) -> Work:
         sample_rows=rows,
         positions=[one.position for one in asked],
         histories=[one.history for one in asked],
+        masks=[one.mask for one in asked],
     )
 
 
@@ -102,7 +108,7 @@ def numpy_answers(
     """Return what the reference answers to the same question."""
     work = work_of(asked, rows)
     read = logits.float().cpu().numpy()[work.sample_rows]
-    return sample(read, work.samples, work.positions, work.histories)
+    return sample(read, work.samples, work.positions, work.histories, work.masks)
 
 
 def random_options(draw: np.random.Generator, size: int) -> dict[str, Any]:
@@ -124,7 +130,10 @@ def random_options(draw: np.random.Generator, size: int) -> dict[str, Any]:
         "logprobs": int(draw.choice([0, 1, 5, 1500, -1 if size < 100 else 300])),
         "min_tokens": 4,
     }
-    return {name: value for name, value in pool.items() if draw.random() < 0.3}
+    options = {name: value for name, value in pool.items() if draw.random() < 0.3}
+    if draw.random() < 0.25:
+        options["structured_outputs"] = StructuredOutputs(regex="a")
+    return options
 
 
 def random_sample(draw: np.random.Generator, seq: int, size: int) -> Asked:
@@ -149,7 +158,8 @@ def random_sample(draw: np.random.Generator, seq: int, size: int) -> Asked:
         int(draw.choice([0, 0, 0, 0, 1, 9, size])),
     )
     history = History(prompt + output, len(prompt)) if one.looks_back else None
-    return Asked(one, len(prompt) + len(output), history)
+    mask = random_mask(draw, size) if one.constrained else None
+    return Asked(one, len(prompt) + len(output), history, mask)
 
 
 def random_row(draw: np.random.Generator, size: int) -> NDArray[np.float64]:
@@ -163,7 +173,8 @@ def hide_newest(draw: np.random.Generator, mix: list[Asked]) -> tuple[list[Asked
     known: list[Asked] = []
     newest: list[int] = []
     for one in mix:
-        if one.history is None or draw.random() < 0.3:
+        # What a grammar binds knows all of its text.
+        if one.history is None or one.sample.constrained or draw.random() < 0.3:
             known.append(one)
             newest.append(-1)
             continue
@@ -212,10 +223,11 @@ def is_near_an_edge(row: NDArray[np.float32], one: Asked) -> bool:
     """Return True if the last of the sums of `sampler` might be rounded to another token."""
     asked, p = one.sample, one.sample.params
     if asked.candidates:
-        likely = process(log_probabilities(row), asked, one.history, one.position).row
+        level = log_probabilities(row)
+        likely = process(level, asked, one.history, one.position, one.mask).row
         steps = np.diff(np.sort(likely))
         return bool(np.any((steps > 0) & (steps < EDGE)))
-    eligible = process(row, asked, one.history, one.position)
+    eligible = process(row, asked, one.history, one.position, one.mask)
     if p.greedy or len(eligible.row) == 0:
         return False
     with np.errstate(over="ignore", under="ignore"):

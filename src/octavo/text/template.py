@@ -89,6 +89,22 @@ class ChatTemplate:
             return _render_with_jinja2(source, context)
 
 
+def up_to_message(text: str, last: str) -> str:
+    """Return a rendered conversation up to the end of its last message, to be continued.
+
+    Raises RequestError for a template that does not write the message as it is.
+    """
+    place = text.rfind(last.strip())
+    if place < 0 or not last.strip():
+        raise RequestError(
+            "continue_final_message: the template does not write the last message as it is"
+        )
+    # Spaces at its end count if the template keeps them.
+    whole = last.lstrip()
+    kept = text.startswith(whole, place)
+    return text[: place + len(whole if kept else last.strip())]
+
+
 def _minijinja_environment(templates: Mapping[str, str]) -> minijinja.Environment:
     environment = minijinja.Environment(
         templates=templates,

@@ -168,9 +168,9 @@ class Tokenizer:
         """
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
-    def decode_beside(self, ids: list[int]) -> str:
-        """Like `decode`, special tokens too, for a thread of its own: others run meanwhile."""
-        return self._backend.decode_batch([ids], skip_special_tokens=False)[0]
+    def decode_beside(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """Like `decode`, for a thread of its own: others run meanwhile."""
+        return self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0]
 
     def special(self, texts: Iterable[str]) -> dict[str, int]:
         """Return the special tokens among some texts: those that decoding leaves out if asked to.

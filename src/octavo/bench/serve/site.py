@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass, replace
+from random import Random
 
 import msgspec
 
@@ -14,20 +15,29 @@ from octavo.bench.serve.words import Words
 from octavo.bench.texts import read_text
 from octavo.errors import ConfigError
 
+_NO_TOKENIZER = "no_tokenizer"
+"""Code of the error with which a server says so."""
+_FIRST_IDS = 4
 _HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 
 
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    vocab_size: int | None = None
 
 
 class _Models(msgspec.Struct):
     data: list[_Model]
 
 
+class _Error(msgspec.Struct):
+    code: str | int | None = None
+
+
 class _Tokens(msgspec.Struct):
     token_strs: list[str] | None = None
+    error: _Error | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,13 @@ class Site:
     model: str
     max_model_len: int | None
     words: Words
+    by_id: bool = False
+    """It has no tokenizer: words are token ids, as numbers."""
+
+    def new_first_line(self) -> str:
+        """Return what no prompt has begun with, as this server reads it."""
+        line = new_first_line()
+        return self.words.text(_FIRST_IDS, Random(line)) if self.by_id else line
 
 
 async def look_at(client: Client, model: str | None, *, tokens: bool = True) -> Site:
@@ -55,12 +72,20 @@ async def look_at(client: Client, model: str | None, *, tokens: bool = True) -> 
         if model is None:
             raise ConfigError("the server names no model: give --model")
         found = _Model(model)
-    words = await _words(client, found.id) if tokens else None
+    if not tokens:
+        return Site(found.id, found.max_model_len, Words.guessed())
+    reads, words = await _words(client, found.id)
+    if not reads and found.vocab_size is not None:
+        numbers = Words.numbers(found.vocab_size)
+        return Site(found.id, found.max_model_len, numbers, by_id=True)
     return Site(found.id, found.max_model_len, words or Words.guessed())
 
 
-async def _words(client: Client, model: str) -> Words | None:
-    """Let the server tokenize our text. None: it does not, or not with the tokens' names."""
+async def _words(client: Client, model: str) -> tuple[bool, Words | None]:
+    """Let the server tokenize our text; returns whether it reads texts at all, and its words.
+
+    None: it does not tokenize, or not with the tokens' names.
+    """
     body = {
         "model": model,
         "prompt": read_text(None),
@@ -69,10 +94,11 @@ async def _words(client: Client, model: str) -> Words | None:
     }
     try:
         reply = await client.send("POST", "/tokenize", msgspec.json.encode(body))
-        strings = msgspec.json.decode(reply.body, type=_Tokens).token_strs
+        told = msgspec.json.decode(reply.body, type=_Tokens)
     except (ConnectionLost, msgspec.MsgspecError):
-        return None
-    return Words.from_tokens(strings) if strings else None
+        return True, None
+    reads = told.error is None or told.error.code != _NO_TOKENIZER
+    return reads, Words.from_tokens(told.token_strs) if told.token_strs else None
 
 
 async def empty_cache(client: Client, admin_key: str) -> None:

@@ -81,6 +81,7 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
+    token_ids: list[int] | None = None
 
 
 class _Details(msgspec.Struct):
@@ -150,8 +151,8 @@ class _Listener:
             if choice.delta is not None:
                 delta = choice.delta
                 text = delta.content or delta.reasoning or delta.reasoning_content
-            if text:
-                self._piece(text, now_s)
+            if text or choice.token_ids:
+                self._piece(text or "", now_s)
         if chunk.usage is not None:
             self._usage(chunk.usage)
 
@@ -184,8 +185,9 @@ class _Listener:
 class Sender:
     """Sends requests of one kind to one server.
 
-    backend: a name of `BACKENDS`; options: further fields of every body. Raises ConfigError for
-    another name.
+    backend: a name of `BACKENDS`; options: further fields of every body. by_id: texts are token
+    ids, as numbers, and are sent and answered as such. Raises ConfigError for another name, and
+    for conversations by id.
     """
 
     def __init__(
@@ -196,6 +198,7 @@ class Sender:
         backend: str = "openai",
         endpoint: str | None = None,
         options: Mapping[str, object] | None = None,
+        by_id: bool = False,
         timeout_s: float = 3600.0,
     ) -> None:
         if backend not in BACKENDS:
@@ -203,6 +206,12 @@ class Sender:
         self._client = client
         self._model = model
         self._chat = backend == "openai-chat"
+        if self._chat and by_id:
+            raise ConfigError(
+                "--backend openai-chat needs a tokenizer, which the server does not have: give "
+                "--backend openai, which sends token ids"
+            )
+        self._by_id = by_id
         self._path = endpoint or BACKENDS[backend]
         self._options = dict(options or {})
         self._timeout_s = timeout_s
@@ -211,6 +220,10 @@ class Sender:
         """Return the body of a request."""
         text = first_line + ask.text
         content: dict[str, object] = {"prompt": text, "max_tokens": ask.output_tokens}
+        if self._by_id:
+            ids = [int(word) for word in text.split()]
+            # Without text a stream is silent, but for the ids of its tokens.
+            content |= {"prompt": ids, "return_token_ids": True}
         if self._chat:
             content = {
                 "messages": [{"role": "user", "content": text}],

@@ -43,6 +43,11 @@ class Words:
         found = re.findall(r"[a-z]+", read_text(None))
         return cls((word for word in found if len(word) <= _MOST_LETTERS), exact=False)
 
+    @classmethod
+    def numbers(cls, vocab_size: int) -> Words:
+        """Take the token ids of a vocabulary, for a server that reads no texts."""
+        return cls(map(str, range(vocab_size)), exact=True)
+
     def shuffled(self, salt: str) -> Words:
         """Return the same words in another order, so that the same draws give other texts."""
         other = Words(self._words, exact=self.exact)

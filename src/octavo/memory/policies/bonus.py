@@ -62,6 +62,11 @@ class Bonus:
         self._capacity = 1
         """Most blocks ever cached."""
 
+    @property
+    def hears_hints(self) -> bool:
+        """Not if they weigh nothing."""
+        return self._hints > 0
+
     def weigh(self, worth: Callable[[int], float]) -> None:
         """Count blocks as used later by log2 of what one is worth in a text of so many tokens."""
         self._worth = worth

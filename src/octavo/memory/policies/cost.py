@@ -7,7 +7,7 @@ from typing import Protocol
 
 from octavo.errors import ConfigError
 from octavo.memory.block import Block
-from octavo.memory.eviction import InBulk, NoticesHits
+from octavo.memory.eviction import InBulk, NoticesHits, hears_hints
 from octavo.memory.policies.bonus import Bonus
 from octavo.memory.policies.checks import above_zero
 from octavo.memory.policies.gittins import Gittins
@@ -42,6 +42,11 @@ class Cost:
             raise ConfigError(f"policy {policy!r} is not one of {', '.join(WEIGHABLE)}")
         self._inner = WEIGHABLE[policy]()
         self._inner.weigh(lambda tokens: 1 + tokens / (2 * equal_tokens))
+
+    @property
+    def hears_hints(self) -> bool:
+        """As the policy that it is built on."""
+        return hears_hints(self._inner)
 
     def add(self, block: Block) -> None:
         """Take in a block."""

@@ -103,9 +103,12 @@ class Followed:
         """Know classes 0 to count - 1."""
         self.counts += [Counts() for _ in range(count - len(self.counts))]
 
-    def note(self, texts: list[BlockKey], kind: int, now: int) -> None:
-        """Note that texts were used, one after the other; from now on they are of class `kind`."""
-        sample, known, queue = self._sample, self._last, self._queues[0]
+    def note(self, texts: list[BlockKey], kind: int, now: int) -> int:
+        """Note that texts were used, one after the other; from now on they are of class `kind`.
+
+        Returns how many of them are followed.
+        """
+        sample, known, queue, count = self._sample, self._last, self._queues[0], 0
         for time, text in enumerate(texts, now):
             if text and text[0] % sample:
                 continue
@@ -118,6 +121,8 @@ class Followed:
             known[text] = use = _Use(time, kind, text)
             self.counts[kind].enter(use, 0)
             queue.append(use)
+            count += 1
+        return count
 
     def pass_time(self, now: int, horizon: int) -> None:
         """Let texts grow older; what is older than `horizon` is followed no longer.

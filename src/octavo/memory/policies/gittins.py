@@ -54,6 +54,9 @@ class Gittins:
     "LHD: improving cache hit rate by maximizing hit density".
     """
 
+    hears_hints = True
+    """Of two classes of which different things were said, each has a hazard of its own."""
+
     def __init__(
         self,
         *,

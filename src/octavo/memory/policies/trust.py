@@ -23,6 +23,8 @@ _FORGET = 8.0
 """Accesses, for each cached block, after which what was learned counts for half."""
 _PRIOR = 16.0
 """Hits that everything said is credited with: nobody is believed at once."""
+_CHANCE = 2.0
+"""Variances by which hits may differ from what was to be expected and still mean nothing."""
 _MOST = 1e6
 _FARTHEST = 6.0
 """Octaves."""
@@ -47,6 +49,32 @@ class _Meaning(NamedTuple):
     """By how much these odds have to be multiplied."""
 
 
+class _Statements:
+    """Of how many texts at once, of those that are followed, one thing was said."""
+
+    __slots__ = ("squares", "texts")
+
+    def __init__(self) -> None:
+        self.texts = 0.0
+        self.squares = 0.0
+        """Sum, over statements, of the square of their texts."""
+
+    def add(self, texts: int) -> None:
+        """One more statement, about so many texts."""
+        self.texts += texts
+        self.squares += texts * texts
+
+    def fade(self, left: float) -> None:
+        """Let what is past count for a share of what it did."""
+        self.texts *= left
+        self.squares *= left
+
+    @property
+    def bunch(self) -> float:
+        """How many were spoken of together with one of them, itself included, on average."""
+        return max(1.0, self.squares / self.texts) if self.texts else 1.0
+
+
 _NOTHING = _Meaning(0.5, 1.0)
 
 
@@ -54,8 +82,9 @@ class Trust:
     """For each source and each thing that it says, how much more often such texts return.
 
     Compares texts of which something was said with all that look alike, at the same age: hits
-    with the hits to be expected. So noise comes to mean nothing, and a lie its opposite. Until the
-    first hint comes nothing is followed. O(1) amortised for each block.
+    with the hits to be expected, as far as they differ by more than chance. So noise means nothing,
+    and a lie its opposite. Until the first hint comes nothing is followed. O(1) amortised for each
+    block.
     """
 
     def __init__(self, remember: float) -> None:
@@ -64,6 +93,8 @@ class Trust:
         self._followed = Followed(_SAMPLE)
         self._numbers: dict[_Said, int] = {}
         self._meanings: dict[_Said, _Meaning] = {}
+        self._statements: dict[int, _Statements] = {}
+        """By number of what was said."""
         self._next_lesson = 0
         self._hinted = False
 
@@ -88,7 +119,8 @@ class Trust:
             said = _classify(hint, look)
             number = self._numbers.setdefault(said, len(self._numbers))
             self._followed.classes(len(self._numbers))
-            self._followed.note(release.texts[start:end], number, now + 1 + start)
+            count = self._followed.note(release.texts[start:end], number, now + 1 + start)
+            self._statements.setdefault(number, _Statements()).add(count)
             pieces.append((start, end, hint, said))
             start = end
         return self._weights(pieces)
@@ -130,6 +162,8 @@ class Trust:
         left = 0.5 ** (_LEARN_EVERY / (_FORGET * capacity))
         for counts in self._followed.counts:
             counts.fade(left)
+        for statements in self._statements.values():
+            statements.fade(left)
         exposures = [counts.exposure(now) for counts in self._followed.counts]
         hits = [counts.hits for counts in self._followed.counts]
         for look in range(3):
@@ -149,7 +183,8 @@ class Trust:
                 if said.slot >= 0:
                     spent = exposures[number]
                     expected = sum(h * time for h, time in zip(hazards, spent, strict=True))
-                    odds = _odds((sum(hits[number]) + _PRIOR) / (expected + _PRIOR), chance)
+                    bunch = self._statements[number].bunch
+                    odds = _odds(_ratio(sum(hits[number]), expected, bunch), chance)
                 self._meanings[said] = _Meaning(chance, odds)
 
 
@@ -169,6 +204,22 @@ def _looks(release: Release) -> list[int]:
     if release.partial:
         looks[0] = 0
     return looks
+
+
+def _ratio(hits: float, expected: float, bunch: float) -> float:
+    """Return by how much more hits there are than expected, less what may be chance.
+
+    bunch: hits that come together, since one statement was about so many texts; by so much their
+    number varies more than if each came by itself. What is no further off than chance takes it
+    counts for nothing, and what is a little further for little. Source: James and Stein 1961,
+    "Estimation with quadratic loss"; never beyond zero.
+    """
+    likely = expected + _PRIOR
+    beyond = hits - expected
+    chance = _CHANCE * bunch * likely
+    if beyond * beyond <= chance:
+        return 1.0
+    return 1 + (beyond - chance / beyond) / likely
 
 
 def _odds(ratio: float, chance: float) -> float:

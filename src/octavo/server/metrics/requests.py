@@ -19,8 +19,8 @@ _REFUSALS = {401: "key", 403: "key", 413: "body", 429: "limit", 503: "full"}
 class RequestMeters:
     """The `Meters` of a server. For use on one event loop.
 
-    Tokens are counted as their request ends, so that they add up to what replies said; those of a
-    prompt that ended before its first step are not, since nobody computed them.
+    Tokens are counted as they come, and add up to what replies say; those of a prompt that ended
+    before its first step are not, since nobody computed them.
     """
 
     def __init__(self, settings: MetricsSettings | None = None) -> None:
@@ -56,21 +56,22 @@ class RequestMeters:
         """A request was answered with an error, before the engine took it."""
         self._refused.add(self._tenants.label(tenant), _REFUSALS.get(status, "bad_request"))
 
+    def prompt(self, tenant: str, *, cached: int, computed: int) -> None:
+        """So many tokens of a prompt were in memory, and so many computed."""
+        label = self._tenants.label(tenant)
+        self._tokens.add(label, "cached", amount=cached)
+        self._tokens.add(label, "computed", amount=computed)
+
+    def output(self, tenant: str, tokens: int) -> None:
+        """Answers have so many more tokens."""
+        self._tokens.add(self._tenants.label(tenant), "output", amount=tokens)
+
     def ended(self, record: RequestRecord) -> None:
         """A prompt is done with."""
-        tenant = self._tenants.label(record.tenant)
         self._ended.add(record.finish)
-        begun = record.queue_s is not None
-        computed = record.prompt_tokens - record.cached_tokens if begun else 0
-        for kind, tokens in (
-            ("cached", record.cached_tokens),
-            ("computed", computed),
-            ("output", record.output_tokens),
-        ):
-            self._tokens.add(tenant, kind, amount=tokens)
         self._prompt.add(record.prompt_tokens)
-        if begun:
-            self._computed.add(computed)
+        if record.queue_s is not None:
+            self._computed.add(record.prompt_tokens - record.cached_tokens)
         self._output.add(record.output_tokens)
         self._n.add(record.n)
         self._longest.add(record.longest_output)
@@ -101,8 +102,7 @@ class RequestMeters:
         """Tell all of it."""
         page.counters(
             "octavo_tenant_tokens",
-            "Tokens of requests that have ended: of prompts found in memory, of prompts computed, "
-            "of answers.",
+            "Tokens so far: of prompts found in memory, of prompts computed, of answers.",
             ("tenant", "kind"),
             self._tokens,
         )
@@ -122,12 +122,12 @@ class RequestMeters:
             by_kind.add(kind, amount=tokens)
         page.counter(
             "vllm:prompt_tokens",
-            "Prompt tokens of requests that have ended.",
+            "Prompt tokens of requests that have their first token.",
             by_kind["cached",] + by_kind["computed",],
         )
         page.counter(
             "vllm:generation_tokens",
-            "Tokens of answers that have ended.",
+            "Tokens of answers.",
             by_kind["output",],
         )
         known = {(reason,): 0.0 for reason in ("stop", "length", "abort", "error")}

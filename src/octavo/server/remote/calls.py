@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.messages import Checked, Command, Count, Counted, News, PinsListed
-from octavo.errors import EngineGone, RequestError
+from octavo.errors import EngineGone, OverLimit, RequestError
 from octavo.server.core import Listener
 
 Answer = Count | PinsListed | Counted | Checked
@@ -91,11 +91,15 @@ class Listeners:
         if entry is not None:
             entry[0].accepted(max_tokens)
 
-    def refuse(self, request_id: str, message: str) -> None:
-        """Tell that a request can never be served."""
+    def refuse(self, request_id: str, message: str, retry_after_s: float | None = None) -> None:
+        """Tell that a request can never be served, or not now."""
         entry = self._entries.pop(request_id, None)
-        if entry is not None:
+        if entry is None:
+            return
+        if retry_after_s is None:
             entry[0].lose(RequestError(message))
+        else:
+            entry[0].lose(OverLimit(message, retry_after_s=retry_after_s, of_server=True))
 
     def take_in(self, news: News) -> None:
         """Tell what a step has brought."""

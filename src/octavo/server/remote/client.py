@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
@@ -43,22 +43,18 @@ from octavo.engine.messages import (
     TakeSnapshot,
     Unpin,
 )
+from octavo.engine.scheduling import CoreScheduling
 from octavo.errors import EngineGone, OctavoError
 from octavo.server.core import CoreState, Listener
 from octavo.server.remote.backoff import Backoff
 from octavo.server.remote.calls import Calls, Listeners
-from octavo.server.remote.process import CoreProcess
-
-_LONGEST_PATH = 90
-"""Of the sockets' folder: a socket's whole path has at most 107 bytes."""
+from octavo.server.remote.process import CoreProcess, private_folder
 
 _GRACE_S = 10.0
 """A process that was told to stop and has not ended after this is killed."""
 
 _MISSED = 3
 """Times that an engine may be found silent before it is ended."""
-
-_SCHEDULINGS = ("batch", "normal")
 
 _STOPPING = "the server is stopping"
 
@@ -71,8 +67,8 @@ class ProcessCore:
 
     report: told in words what the engine says, and each line of its stderr. timeout_s: an engine
     that has answered nothing for so long is ended and started again; 0: never. restart_limit: so
-    often it is started again; 0: always. scheduling: batch (what serves goes ahead of what
-    computes) or normal. Raises ConfigError for another one.
+    often it is started again; 0: always. scheduling: a word of `CoreScheduling`. Raises ConfigError
+    for another one.
     """
 
     def __init__(
@@ -82,12 +78,12 @@ class ProcessCore:
         report: Callable[[str], None],
         timeout_s: float = 300.0,
         restart_limit: int = 0,
-        scheduling: str = "batch",
+        scheduling: str = CoreScheduling.BATCH,
         backoff: Backoff | None = None,
     ) -> None:
-        if scheduling not in _SCHEDULINGS:
+        if scheduling not in list(CoreScheduling):
             raise errors.ConfigError(
-                f"core_scheduling {scheduling!r} is not one of {', '.join(_SCHEDULINGS)}"
+                f"core_scheduling {scheduling!r} is not one of {', '.join(CoreScheduling)}"
             )
         self._spec = spec
         self._report = report
@@ -107,6 +103,7 @@ class ProcessCore:
         self._paused = False
         self._failure = ""
         """What the process itself gave as the reason of its end."""
+        self._failed = asyncio.Event()
         self.state = CoreState.STARTING
         self.last_heard_s = 0.0
         self.restarts = 0
@@ -124,9 +121,14 @@ class ProcessCore:
         """Of the engine's process; None: there is none."""
         return None if self._process is None else self._process.pid
 
+    async def failed(self) -> str:
+        """Return why, once it has ended and nobody starts it again."""
+        await self._failed.wait()
+        return self.last_words
+
     async def start(self) -> None:
         """Return once the engine is ready. Raises what building it raised."""
-        self._folder = _private_folder()
+        self._folder = private_folder()
         self._context = zmq.Context[zmq.Socket[bytes]]()
         try:
             await self._begin()
@@ -233,15 +235,30 @@ class ProcessCore:
         self.state = CoreState.PAUSED if self._paused else CoreState.READY
 
     async def _supervise(self) -> None:
-        """Start another process whenever one ends, until that is enough."""
+        """Start another process whenever one ends; whatever ends this is told."""
+        try:
+            await self._restart_until_enough()
+        except Exception as error:
+            self._report("".join(traceback.format_exception(error)))
+            self._give_up(f"nobody watches the engine any more: {type(error).__name__}: {error}")
+            if self._process is not None:
+                self._process.kill()
+                await self._bury(self._process)
+
+    def _give_up(self, words: str) -> None:
+        self.state, self.last_words = CoreState.FAILED, words
+        self._lose(words)
+        self._failed.set()
+
+    async def _restart_until_enough(self) -> None:
         while True:
             began_s = time.monotonic()
             words = await self._live()
             while True:
                 self.last_words = words
                 if self._restart_limit and self.restarts >= self._restart_limit:
-                    self.state = CoreState.FAILED
                     self._report(f"{words}; it is not started again: it was {self.restarts} times")
+                    self._give_up(words)
                     return
                 wait_s = self._backoff.after(time.monotonic() - began_s)
                 self._report(f"{words}; it is started again in {wait_s:g} s")
@@ -253,6 +270,8 @@ class ProcessCore:
                 except Exception as error:
                     # Whatever it is: without this task nobody would start another one, or say so.
                     words = _words_of(error)
+                    for trace in getattr(error, "__notes__", ()):
+                        self._report(trace)
                     if self._process is not None:
                         self._process.kill()
                         await self._bury(self._process)
@@ -278,16 +297,21 @@ class ProcessCore:
         return words
 
     async def _watch_silence(self, process: CoreProcess) -> None:
-        """End a process that has answered nothing for too long."""
+        """End a process that has answered nothing for too long, or that cannot be asked."""
         missed, heard_s = 0, self.last_heard_s
-        while self._timeout_s and missed < _MISSED:
-            # Nobody waits for this answer; that it comes is what counts.
-            process.send(TakeSnapshot(0))
-            await asyncio.sleep(self._timeout_s / _MISSED)
-            # Counted, not timed: this event loop may have been the one that stood still.
-            missed = 0 if self.last_heard_s != heard_s else missed + 1
-            heard_s = self.last_heard_s
-        if missed:
+        try:
+            while self._timeout_s and missed < _MISSED:
+                # Nobody waits for this answer; that it comes is what counts.
+                process.send(TakeSnapshot(0))
+                await asyncio.sleep(self._timeout_s / _MISSED)
+                # Counted, not timed: this event loop may have been the one that stood still.
+                missed = 0 if self.last_heard_s != heard_s else missed + 1
+                heard_s = self.last_heard_s
+        except Exception as error:
+            # Whatever it is: without this task one that hangs would hang for ever.
+            self._failure = f"it cannot be asked whether it lives: {type(error).__name__}: {error}"
+            process.kill()
+        if missed >= _MISSED:
             self._failure = f"it answered nothing for {self._timeout_s:g} s"
             process.kill()
 
@@ -335,8 +359,8 @@ class ProcessCore:
                 self._listeners.take_in(report)
             case Accepted(request_id=request_id, max_tokens=most):
                 self._listeners.accept(request_id, most)
-            case Refused(request_id=request_id, message=message):
-                self._listeners.refuse(request_id, message)
+            case Refused(request_id=request_id, message=message, retry_after_s=later_s):
+                self._listeners.refuse(request_id, message, later_s)
             case Count() | PinsListed() | Counted() | Checked():
                 self._calls.take_in(report)
             case Said(text=text):
@@ -346,7 +370,7 @@ class ProcessCore:
                 self._settle(None)
             case Failed(kind=kind, message=message):
                 self._failure = message if kind in _OURS else f"{kind}: {message}"
-                self._settle(_error_of(kind, message))
+                self._settle(_error_of(report))
             case _:
                 assert_never(report)
 
@@ -355,11 +379,14 @@ class ProcessCore:
             self._ready.set_result(error)
 
 
-def _error_of(kind: str, message: str) -> OctavoError:
-    """Return what building an engine raised in its process."""
-    if kind in _OURS:
-        return getattr(errors, kind)(message)
-    return EngineGone(f"the engine could not be built: {kind}: {message}")
+def _error_of(failed: Failed) -> OctavoError:
+    """Return what building an engine raised in its process; its trace, if any, as a note."""
+    if failed.kind in _OURS:
+        return getattr(errors, failed.kind)(failed.message)
+    error = EngineGone(f"the engine could not be built: {failed.kind}: {failed.message}")
+    if failed.trace:
+        error.add_note(failed.trace)
+    return error
 
 
 def _words_of(error: Exception) -> str:
@@ -367,19 +394,3 @@ def _words_of(error: Exception) -> str:
     if isinstance(error, OctavoError):
         return str(error)
     return f"the engine's process could not be started: {type(error).__name__}: {error}"
-
-
-def _private_folder() -> Path:
-    """Make a folder that nobody else may enter, with a path short enough for sockets.
-
-    Raises ConfigError if there is none.
-    """
-    for parent in (None, "/tmp"):
-        folder = Path(tempfile.mkdtemp(prefix="octavo-", dir=parent))
-        if len(str(folder).encode()) <= _LONGEST_PATH:
-            return folder
-        folder.rmdir()
-    raise errors.ConfigError(
-        f"the path of the folder for temporary files is too long for sockets: {folder}; set TMPDIR "
-        "to a shorter one"
-    )

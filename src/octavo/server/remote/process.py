@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from octavo.engine.messages import Command, CoreSpec, Report, pack, read_report
+from octavo.errors import ConfigError
 
 LAST_LINES = 20
 """Of its stderr, kept to say why it ended."""
@@ -25,6 +28,9 @@ _AT_ONCE = 64
 
 _AFTERMATH_S = 0.1
 """What a process has said before its end may come this much later than the news of the end."""
+
+_LONGEST_PATH = 90
+"""Of the sockets' folder: a socket's whole path has at most 107 bytes."""
 
 Hear = Callable[[Report], None]
 
@@ -134,11 +140,16 @@ class CoreProcess:
             if self._closed:
                 return
             try:
-                frame = self._socket.recv(zmq.NOBLOCK)
+                report = read_report(self._socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 return
+            except (zmq.ZMQError, msgspec.DecodeError) as error:
+                # Whoever waits for what was lost would wait for ever.
+                self._note_line(f"the engine cannot be heard: {type(error).__name__}: {error}")
+                self.kill()
+                return
             try:
-                self._hear(read_report(frame))
+                self._hear(report)
             except BaseException:
                 self._loop.call_soon(self._read)  # one that is told badly must not stop the others
                 raise
@@ -171,3 +182,19 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
+
+
+def private_folder() -> Path:
+    """Make a folder that nobody else may enter, with a path short enough for sockets.
+
+    Raises ConfigError if there is none.
+    """
+    for parent in (None, "/tmp"):
+        folder = Path(tempfile.mkdtemp(prefix="octavo-", dir=parent))
+        if len(str(folder).encode()) <= _LONGEST_PATH:
+            return folder
+        folder.rmdir()
+    raise ConfigError(
+        f"the path of the folder for temporary files is too long for sockets: {folder}; set TMPDIR "
+        "to a shorter one"
+    )

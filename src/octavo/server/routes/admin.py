@@ -103,6 +103,7 @@ def _info(parts: Parts) -> dict[str, object]:
         "state": core.state.value,
         "restarts": core.restarts,
         "last_words": core.last_words,
+        "faults": parts.faults.names,
         "silent_s": max(0.0, time.monotonic() - core.last_heard_s) if core.last_heard_s else None,
         "engine": facts,
         "tenants": [

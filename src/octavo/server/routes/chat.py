@@ -31,17 +31,18 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         PATH, responses=replies(ChatReply, streams=True), summary="Continue a conversation"
     )
     async def create_chat_completion(body: ChatBody, request: Request) -> Response:
-        return await generation.counted(prepare(body, request))
+        return await generation.counted(request, prepare(body, request))
 
     async def prepare(body: ChatBody, request: Request) -> Answer:
         came_s = time.monotonic()
         terms = body.terms()
         head = generation.head(terms)
         params = chat_sampling(body, parts.model.defaults, parts.settings.bounds)
+        generation.look(request, terms.priority, answers=params.choices)
         chat = body.conversation()
         prompt = await prompter.chat(body, chat)
         params, terms = prompter.read(chat, prompt, params, terms)
         form = ChatForm(body, head, names, role=parts.settings.response_role)
-        return generation.answer(request, terms, [prompt], params, form, came_s)
+        return await generation.answer(request, terms, [prompt], params, form, came_s)
 
     return routes

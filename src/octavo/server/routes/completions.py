@@ -12,7 +12,7 @@ from octavo.server.completion_form import CompletionForm
 from octavo.server.generate import Generation
 from octavo.server.logprobs import TokenNames
 from octavo.server.parts import Parts
-from octavo.server.prompting import Prompter
+from octavo.server.prompting import Prompter, prompts_of
 from octavo.server.sampling import completion_sampling
 from octavo.server.schemas.completions import CompletionBody
 from octavo.server.schemas.replies import CompletionReply, replies
@@ -33,7 +33,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         summary="Continue a text, or several",
     )
     async def create_completion(body: CompletionBody, request: Request) -> Response:
-        return await generation.counted(prepare(body, request))
+        return await generation.counted(request, prepare(body, request))
 
     async def prepare(body: CompletionBody, request: Request) -> Answer:
         came_s = time.monotonic()
@@ -44,8 +44,10 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         )
         head = generation.head(terms)
         params = completion_sampling(body, parts.model.defaults, parts.settings.bounds)
+        answers = len(prompts_of(body)) * params.choices
+        generation.look(request, terms.priority, answers=answers)
         prompts = await prompter.completion(body)
         form = CompletionForm(body, head, names)
-        return generation.answer(request, terms, prompts, params, form, came_s)
+        return await generation.answer(request, terms, prompts, params, form, came_s)
 
     return routes

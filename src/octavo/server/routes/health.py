@@ -18,9 +18,14 @@ def router(parts: Parts) -> APIRouter:
     @routes.head("/ping", include_in_schema=False)
     async def health() -> Response:  # pyright: ignore[reportUnusedFunction] (a route)
         core = parts.core
-        if core.state.takes_requests and not parts.doors.draining:
+        if not core.state.takes_requests:
+            status = core.state.value
+        elif parts.doors.draining:
+            status = "draining"
+        elif parts.faults.names:
+            status = "fault"
+        else:
             return json_response({"status": "ok"})
-        status = "draining" if core.state.takes_requests else core.state.value
         # What a process said last may hold paths: /server_info tells it to administrators.
         reply = json_response({"status": status, "restarts": core.restarts})
         reply.status_code = 503

@@ -25,6 +25,7 @@ def router(parts: Parts) -> APIRouter:
             "root": model.root,
             "parent": None if name == model.name else model.name,
             "max_model_len": parts.core.facts.max_model_len,
+            "vocab_size": parts.core.facts.vocab_size,
         }
 
     @routes.get("/v1/models", responses=replies(ModelList), summary="All names of the model")

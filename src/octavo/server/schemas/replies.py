@@ -196,6 +196,7 @@ class ModelCard(Reply):
     root: str
     parent: str | None = Field(description="Its first name, if this is another")
     max_model_len: int
+    vocab_size: int
 
 
 class ModelList(Reply):

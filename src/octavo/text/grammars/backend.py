@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,12 +23,14 @@ class Vocabulary:
     """Tokens that the model scores; those without a text are never allowed."""
     ends: tuple[int, ...]
     """Each of them ends an answer; allowed once the answer is complete."""
+    spell: Callable[[int], bytes]
+    """Gives the bytes that a token contributes to a text."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, size: int) -> Vocabulary:
         """Return that of a tokenizer, for a model that scores so many tokens."""
         ends = sorted(end for end in tokenizer.eos_token_ids if end < size)
-        return cls(tokenizer.definition(), size, tuple(ends))
+        return cls(tokenizer.definition(), size, tuple(ends), tokenizer.token_bytes)
 
 
 class TokenMatcher(Protocol):

@@ -1,0 +1,112 @@
+"""Follows the texts that a grammar binds, and works out what may come next beside the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from octavo.background import InBackground
+from octavo.contract.batch import Sample
+from octavo.contract.ids import SeqId
+from octavo.errors import OctavoError
+from octavo.runner.history import History
+from octavo.runner.inputs import Work
+from octavo.runner.masks import Mask, Matcher, Matchers, mask_words
+from octavo.runner.sampler import Answer, Refused
+
+Refusals = dict[int, str]
+"""By the number of the sample."""
+
+
+def name_refusals(answers: list[Answer], refusals: Refusals) -> None:
+    """Put reasons in place of the answers of samples that have no mask."""
+    for place, reason in refusals.items():
+        answers[place] = Refused(reason)
+
+
+class NoMatchers:
+    """Of a runner that was given none: a sample that a grammar binds is refused."""
+
+    def start(self, form: object) -> Matcher:
+        """Refuse it."""
+        raise OctavoError("structured_outputs: this runner was given no grammars: leave it out")
+
+
+class _Text(NamedTuple):
+    matcher: Matcher
+    consumed: int
+    """Tokens of the output that it has been told."""
+
+
+class Following:
+    """A matcher for each text that a grammar binds; others cost nothing.
+
+    What a matcher is told are the tokens of the text's history, never an answer: a token of a step
+    that was revoked does not exist. A step's masks are begun before it is computed and taken after.
+    """
+
+    def __init__(self, matchers: Matchers | None, vocab_size: int) -> None:
+        self._matchers: Matchers = NoMatchers() if matchers is None else matchers
+        self._words = mask_words(vocab_size)
+        self._texts: dict[SeqId, _Text] = {}
+        self._running: InBackground[Refusals] | None = None
+
+    def forget(self, ended: Iterable[SeqId]) -> None:
+        """Drop what is known of some texts. Unknown: no effect."""
+        self._wait()
+        for seq in ended:
+            self._texts.pop(seq, None)
+
+    def begin(self, work: Work) -> None:
+        """Begin to work out the masks of a step's samples, in a thread of its own.
+
+        `Work.masks` is filled; it may be read after `end`.
+        """
+        bound = [place for place, one in enumerate(work.samples) if one.constrained]
+        if not bound:
+            return
+        work.masks.extend([None] * len(work.samples))
+        rows = np.zeros((len(bound), self._words), dtype=np.int32)
+        for place, row in zip(bound, rows, strict=True):
+            work.masks[place] = row
+
+        def fill() -> Refusals:
+            reasons: Refusals = {}
+            for place, row in zip(bound, rows, strict=True):
+                try:
+                    self._fill(work.samples[place], work.histories[place], row)
+                except OctavoError as error:
+                    # Nobody else is concerned. With no token allowed it gets none.
+                    row[:] = 0
+                    reasons[place] = str(error)
+            return reasons
+
+        self._running = InBackground(fill)
+
+    def end(self) -> Refusals:
+        """Wait for the masks; returns which samples have none, and why."""
+        if self._running is None:
+            return {}
+        running, self._running = self._running, None
+        return running.result()
+
+    def _fill(self, one: Sample, history: History | None, mask: Mask) -> None:
+        assert history is not None, f"sequence {one.seq} is followed, but its text is unknown"
+        form = one.params.structured_outputs
+        assert form is not None
+        known = self._texts.get(one.seq)
+        if known is None:
+            known = _Text(self._matchers.start(form), 0)
+        new = history.tokens[one.prompt_length + known.consumed :]
+        if new:
+            known.matcher.consume(new)
+        self._texts[one.seq] = _Text(known.matcher, known.consumed + len(new))
+        known.matcher.fill(mask)
+
+    def _wait(self) -> None:
+        """Wait for a step that was interrupted from outside; its masks are nobody's."""
+        if self._running is not None:
+            self._running.wait()
+            self._running = None

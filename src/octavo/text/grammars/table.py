@@ -1,0 +1,17 @@
+"""The libraries that make grammars, by name; each is loaded when its first form comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from octavo.text.grammars.backend import GrammarMaker, Vocabulary
+
+
+def _llguidance(vocabulary: Vocabulary) -> GrammarMaker:
+    from octavo.text.grammars.llguidance import LlguidanceMaker
+
+    return LlguidanceMaker(vocabulary)
+
+
+GRAMMAR_BACKENDS: dict[str, Callable[[Vocabulary], GrammarMaker]] = {"llguidance": _llguidance}
+"""The first is what auto means."""
