@@ -37,7 +37,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         summary="Continue a conversation, as Anthropic's API has it",
     )
     async def create_message(body: MessagesBody, request: Request) -> Response:
-        return await generation.counted(prepare(body, request))
+        return await generation.counted(request, prepare(body, request))
 
     @routes.post(
         PATH + "/count_tokens",
@@ -57,9 +57,12 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         chat = conversation_of(body, known)
         stops, most, bounds = body.stop_sequences, body.max_tokens, parts.settings.bounds
         params = drawn_sampling(body, stops, most, parts.model.defaults, bounds)
+        generation.look(request, terms.priority)
         ready = await prepare_chat(prompter, chat, terms, params)
         message_id = f"msg_{body.request_id or uuid.uuid4().hex}"
         form = MessagesForm(message_id, name, marked=ready.marked)
-        return generation.answer(request, ready.terms, [ready.prompt], ready.params, form, came_s)
+        return await generation.answer(
+            request, ready.terms, [ready.prompt], ready.params, form, came_s
+        )
 
     return routes
