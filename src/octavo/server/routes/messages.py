@@ -37,7 +37,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         summary="Continue a conversation, as Anthropic's API has it",
     )
     async def create_message(body: MessagesBody, request: Request) -> Response:
-        return await generation.counted(prepare(body, request))
+        return await generation.counted(request, prepare(body, request))
 
     @routes.post(
         PATH + "/count_tokens",
@@ -59,6 +59,8 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         params = drawn_sampling(body, stops, most, parts.model.defaults, bounds)
         ready = await prepare_chat(prompter, chat, terms, params)
         form = MessagesForm(f"msg_{body.request_id or uuid.uuid4().hex}", name)
-        return generation.answer(request, ready.terms, [ready.prompt], ready.params, form, came_s)
+        return await generation.answer(
+            request, ready.terms, [ready.prompt], ready.params, form, came_s
+        )
 
     return routes

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Scope
 
 from octavo.errors import OctavoError
-from octavo.server.answers import Answer
+from octavo.server.answers import Answer, Unheard
 from octavo.server.body import bounded_route
 from octavo.server.callers import request_id_of, tenant_of
 from octavo.server.chat_answers import prepare_chat
@@ -100,8 +100,8 @@ class _Writer:
         if stored is not None:
             form.on_end = partial(self.stored.end, tenant, stored)
         preparing = self._prepare(body, request, form, before)
-        answer = await self._generation.counted(preparing)
-        if stored is None or not body.background:
+        answer = await self._generation.counted(request, preparing)
+        if stored is None or not body.background or isinstance(answer, Unheard):
             return answer
         leaving = asyncio.Event()
         stored.cancel = leaving.set
@@ -143,7 +143,7 @@ class _Writer:
             body, body.stop, body.max_output_tokens, model.defaults, settings.bounds
         )
         ready = await prepare_chat(self._prompter, body.conversation(before), terms, params)
-        answer = self._generation.answer(
+        answer = await self._generation.answer(
             request, ready.terms, [ready.prompt], ready.params, form, came_s, left=form.left
         )
         if body.background:
