@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from octavo.contract.batch import BANNED
 from octavo.server import sse
 from octavo.server.ask import Ask
+from octavo.server.cache_usage import CacheUsage
 from octavo.server.callers import mark_asked, note_tokens, request_id_of
 from octavo.server.choice import Choice, Piece
 from octavo.server.failures import ApiError, as_api_error
@@ -44,6 +45,8 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    cache: CacheUsage | msgspec.UnsetType = msgspec.UNSET
+    """If it was asked for."""
 
     @classmethod
     def of(cls, asks: list[Ask]) -> Usage:
@@ -51,7 +54,9 @@ class Usage(msgspec.Struct, frozen=True):
         prompt = sum(len(ask.prompt.ids) for ask in asks)
         output = sum(ask.output_tokens for ask in asks)
         cached = sum(ask.cached_tokens for ask in asks)
-        return cls(prompt, output, prompt + output, {"cached_tokens": cached})
+        told = any(ask.tells_cache for ask in asks)
+        cache = CacheUsage.of(asks) if told else msgspec.UNSET
+        return cls(prompt, output, prompt + output, {"cached_tokens": cached}, cache)
 
 
 class Form(Protocol):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.contract.batch import Logprobs
+from octavo.contract.misses import Miss
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.answer import AnswerText
 from octavo.errors import EngineGone, OverLimit, RequestError
@@ -39,6 +40,8 @@ class Telling:
     """Makes what reads reasoning and calls out of one answer; None: all of it is content."""
     shown: frozenset[int] = frozenset()
     """Special tokens that are text all the same, for the parser to see."""
+    cache: bool = False
+    """Usage tells of memory."""
 
 
 class Ask:
@@ -75,6 +78,9 @@ class Ask:
         """The effective maximum of each answer; None: the engine has not taken it yet."""
         self.prompt_logprobs: list[Logprobs] | None = None
         """Once known, if asked for."""
+        self.tells_cache = telling.cache
+        self.miss: Miss | None = None
+        """Why a part of the prompt was not in memory, once known."""
         self.error: Exception | None = None
         """Why it has no answer."""
         self.open = len(self.choices)
@@ -186,6 +192,8 @@ class Ask:
             return
         choice = self.choices[update.index]
         self._preemptions += update.preemptions
+        if self.miss is None:
+            self.miss = update.miss
         if choice.finish is not None:
             return
         before = choice.tokens

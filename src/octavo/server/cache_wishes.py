@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -60,3 +61,20 @@ class CacheMark(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.turns < 0:
             raise RequestError(f"cache_control: there is no turn {self.turns}: the first is 0")
+
+
+def ranges(
+    ends: Iterable[tuple[int, CacheWish]],
+) -> tuple[Retention, ...]:
+    """Return how a prompt is kept whose first tokens up to some places are marked.
+
+    Each range reaches from the mark before it; what lies before a mark is kept as well as it is.
+    """
+    found: list[Retention] = []
+    last = 0
+    for end, wish in sorted(ends, key=lambda one: one[0]):
+        one = wish.retention(last, end) if end > last else None
+        if one is not None:
+            found.append(one)
+            last = end
+    return tuple(found)

@@ -156,12 +156,20 @@ class Generation:
         requests = await self._prompter.requests(
             prompts, params, priority=terms.priority, tenant=tenant.name, salt=salt
         )
-        if not (terms.retention or terms.hints):
+        kept, hints = terms.retention, ()
+        if terms.wish is not None:
+            whole, hint = terms.wish.retention(), terms.wish.hint(tenant.name)
+            if whole is not None and kept:
+                raise ApiError(
+                    400,
+                    "cache_hint: cache_control says already what is kept: leave one out",
+                    param="cache_hint",
+                )
+            kept = kept or (() if whole is None else (whole,))
+            hints = () if hint is None else (hint,)
+        if not (kept or hints):
             return requests
-        return [
-            msgspec.structs.replace(one, retention=terms.retention, cache_hints=terms.hints)
-            for one in requests
-        ]
+        return [msgspec.structs.replace(one, retention=kept, cache_hints=hints) for one in requests]
 
     def _telling(self, terms: Terms, params: SamplingParams) -> Telling:
         interval = terms.interval or self.parts.settings.stream_interval
@@ -170,6 +178,7 @@ class Generation:
             interval=interval if terms.stream else NEVER,
             kept=self._log.answers,
             stops=stop_table(params),
+            cache=terms.tells_cache,
             parser=terms.parser,
             shown=terms.shown,
         )

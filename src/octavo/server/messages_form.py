@@ -159,12 +159,15 @@ class MessagesForm:
     def _usage(self, usage: Usage) -> dict[str, object]:
         read = usage.prompt_tokens_details["cached_tokens"]
         created = max(0, self._marked - read)
-        return {
+        told: dict[str, object] = {
             "input_tokens": usage.prompt_tokens - read - created,
             "cache_read_input_tokens": read,
             "cache_creation_input_tokens": created,
             "output_tokens": usage.completion_tokens,
         }
+        if usage.cache is not msgspec.UNSET:
+            told["cache"] = usage.cache
+        return told
 
 
 _ABORTED = ApiError(503, "the answer was ended by whoever runs the server: send it again later")

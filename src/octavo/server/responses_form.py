@@ -247,7 +247,7 @@ def _content(part: Part) -> events.TextPart | events.ReasoningPart:
 
 
 def _usage(usage: Usage) -> dict[str, object]:
-    return {
+    told: dict[str, object] = {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {
             "cached_tokens": usage.prompt_tokens_details["cached_tokens"],
@@ -257,3 +257,6 @@ def _usage(usage: Usage) -> dict[str, object]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.total_tokens,
     }
+    if usage.cache is not msgspec.UNSET:
+        told["cache"] = usage.cache
+    return told

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from octavo.contract.hint import CacheHint
 from octavo.contract.retention import Retention
+from octavo.server.cache_wishes import CacheWish
 from octavo.text.parsing import AnswerParser
 
 
@@ -40,9 +40,11 @@ class Terms:
     shown: frozenset[int] = frozenset()
     """Special tokens that are text all the same, for the parser to see."""
     retention: tuple[Retention, ...] = ()
-    """How its text is kept; the ranges are those of its prompt, which is one then."""
-    hints: tuple[CacheHint, ...] = ()
-    """What it says of texts to come."""
+    """How ranges of its prompt are kept, which is one then."""
+    wish: CacheWish | None = None
+    """How all of its prompts are kept, and what it says of texts to come."""
+    tells_cache: bool = False
+    """Usage tells what was in memory, and why the rest was not."""
     scores_field: str = "prompt_logprobs"
     """Which field asks for log-probabilities of the prompt, for errors."""
     logged: Callable[[], Mapping[str, object]] = _nothing

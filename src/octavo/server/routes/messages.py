@@ -58,7 +58,8 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         stops, most, bounds = body.stop_sequences, body.max_tokens, parts.settings.bounds
         params = drawn_sampling(body, stops, most, parts.model.defaults, bounds)
         ready = await prepare_chat(prompter, chat, terms, params)
-        form = MessagesForm(f"msg_{body.request_id or uuid.uuid4().hex}", name)
+        message_id = f"msg_{body.request_id or uuid.uuid4().hex}"
+        form = MessagesForm(message_id, name, marked=ready.marked)
         return await generation.answer(
             request, ready.terms, [ready.prompt], ready.params, form, came_s
         )

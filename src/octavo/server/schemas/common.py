@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from octavo.errors import RequestError
+from octavo.server.cache_wishes import CacheWish, Says
 from octavo.server.failures import ApiError
 from octavo.server.fields import sift
 from octavo.server.terms import Terms
@@ -14,6 +16,9 @@ from octavo.server.terms import Terms
 Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """JSON has whole numbers of any length; nothing here counts so far."""
 
+
+MOST_PIN_CHARS = 256
+"""Of a pin's name."""
 
 ONE_MISTAKE: Any = Field(fail_fast=True)
 """Of a list: its first mistake is told, and no others are looked for."""
@@ -72,6 +77,45 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = Field(None, description="Without effect")
 
 
+class CacheHintGiven(Strict):
+    """How the prompt is to be kept, and what is known of texts to come."""
+
+    pin: str | None = within(minLength=1, maxLength=256, about="Never evicted while it holds")
+    ttl_s: float | None = within(exclusiveMinimum=0, about="Seconds after the last use")
+    priority: Whole | None = within(minimum=0, maximum=100, about="The lowest is evicted first")
+    continues: bool | None = within(about="A later prompt goes on from this text")
+    closed: bool | None = within(about="No later prompt does")
+    shared: bool | None = within(about="Other texts begin like it")
+
+    def wish(self) -> CacheWish:
+        """Return it as every API has it. Raises ApiError."""
+        said = [word for word in get_args(Says) if getattr(self, word)]
+        if len(said) > 1:
+            raise ApiError(
+                400, f"cache_hint: {said[0]} and {said[1]}: say one of them", param="cache_hint"
+            )
+        return wish_of("cache_hint", self.pin, self.ttl_s, self.priority, said[0] if said else None)
+
+
+def wish_of(
+    name: str,
+    pin: str | None = None,
+    ttl_s: float | None = None,
+    priority: int | None = None,
+    says: Says | None = None,
+) -> CacheWish:
+    """Return what a field asks of the memory. Raises ApiError that names the field."""
+    if pin is not None and not 0 < len(pin) <= MOST_PIN_CHARS:
+        raise ApiError(
+            400, f"{name}: pin has 1 to {MOST_PIN_CHARS} characters, got {len(pin)}", param=name
+        )
+    try:
+        return CacheWish(pin=pin, ttl_s=ttl_s, priority=priority, says=says)
+    except RequestError as error:
+        message = str(error).removeprefix("retention: ")
+        raise ApiError(400, f"{name}: {message}", param=name) from None
+
+
 class SamplingBody(Body):
     """How tokens are chosen, and what else both routes that generate take."""
 
@@ -115,6 +159,8 @@ class SamplingBody(Body):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None, description="Only requests with the same salt find each other's prompts in memory"
     )
+    cache_hint: CacheHintGiven | None = None
+    include_cache: bool | None = Field(None, description="Usage tells what was in memory, and why")
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     echo: bool | None = Field(None, description="The answer begins with the prompt")
@@ -135,6 +181,8 @@ class SamplingBody(Body):
             usage_always=bool(options and options.continuous_usage_stats),
             priority=self.priority or 0,
             cache_salt=self.cache_salt,
+            wish=None if self.cache_hint is None else self.cache_hint.wish(),
+            tells_cache=bool(self.include_cache),
             silent=silent,
             scores_field=scores_field,
             logged=self._logged,

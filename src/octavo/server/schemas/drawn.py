@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from octavo.server.schemas.common import ONE_MISTAKE, Body, Whole, within
+from octavo.server.schemas.common import ONE_MISTAKE, Body, CacheHintGiven, Whole, within
 from octavo.server.terms import Terms
 
 DRAWN = (
@@ -52,6 +52,8 @@ class DrawnBody(Body):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None, description="Only requests with the same salt find each other's prompts in memory"
     )
+    cache_hint: CacheHintGiven | None = None
+    include_cache: bool | None = Field(None, description="Usage tells what was in memory, and why")
 
     def terms(self) -> Terms:
         """Return what is asked beside text and sampling. See `Terms`."""
@@ -63,6 +65,8 @@ class DrawnBody(Body):
             usage=True,
             priority=self.priority or 0,
             cache_salt=self.cache_salt,
+            wish=None if self.cache_hint is None else self.cache_hint.wish(),
+            tells_cache=bool(self.include_cache),
             logged=self._logged,
         )
 

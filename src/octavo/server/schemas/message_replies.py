@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from octavo.server.schemas.errors import Documented
-from octavo.server.schemas.replies import Reply, replies
+from octavo.server.schemas.replies import CacheReply, Reply, replies
 
 
 class TextBlockReply(Reply):
@@ -41,6 +41,7 @@ class MessageUsage(Reply):
     cache_read_input_tokens: int
     cache_creation_input_tokens: int
     output_tokens: int
+    cache: CacheReply | None = None
 
 
 class MessageReply(Reply):

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from octavo.contract.misses import MissReason
 from octavo.server.schemas.errors import Documented
 
 Finish: TypeAlias = Literal["stop", "length", "abort", "error"]
@@ -17,6 +18,27 @@ class Reply(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class MissReply(Reply):
+    """Why one prompt was computed from one of its tokens on."""
+
+    prompt: int
+    reason: MissReason
+    position: int
+    tokens: int
+    policy: str | None
+    age_s: float | None
+    evicted_since: int | None
+
+
+class CacheReply(Reply):
+    """Tokens of all prompts by where their KV came from, if `include_cache` asks for it."""
+
+    matched: int
+    loaded: int
+    computed: int
+    misses: list[MissReply]
+
+
 class UsageReply(Reply):
     """What a request has used; a prompt counts once for all answers to it."""
 
@@ -26,6 +48,7 @@ class UsageReply(Reply):
     prompt_tokens_details: dict[Literal["cached_tokens"], int] = Field(
         description="cached_tokens: of the prompts, what was in memory"
     )
+    cache: CacheReply | None = None
 
 
 class PromptLogprob(Reply):

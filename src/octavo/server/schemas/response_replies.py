@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from octavo.server.schemas.replies import Reply
+from octavo.server.schemas.replies import CacheReply, Reply
 
 _Progress: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -64,6 +64,7 @@ class ResponseUsage(Reply):
     output_tokens: int
     output_tokens_details: dict[Literal["reasoning_tokens"], int]
     total_tokens: int
+    cache: CacheReply | None = None
 
 
 class ResponseReply(Reply):
