@@ -57,6 +57,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         chat = conversation_of(body, known)
         stops, most, bounds = body.stop_sequences, body.max_tokens, parts.settings.bounds
         params = drawn_sampling(body, stops, most, parts.model.defaults, bounds)
+        generation.look(request, terms.priority)
         ready = await prepare_chat(prompter, chat, terms, params)
         message_id = f"msg_{body.request_id or uuid.uuid4().hex}"
         form = MessagesForm(message_id, name, marked=ready.marked)

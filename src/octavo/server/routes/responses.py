@@ -101,7 +101,11 @@ class _Writer:
             form.on_end = partial(self.stored.end, tenant, stored)
         preparing = self._prepare(body, request, form, before)
         answer = await self._generation.counted(request, preparing)
+<<<<<<< HEAD
         if stored is None or not body.background or isinstance(answer, Unheard):
+=======
+        if isinstance(answer, Unheard) or stored is None or not body.background:
+>>>>>>> aad2ab60b0f51c440721a4750a1940e7f2bdf584
             return answer
         leaving = asyncio.Event()
         stored.cancel = leaving.set
@@ -142,6 +146,7 @@ class _Writer:
         params = drawn_sampling(
             body, body.stop, body.max_output_tokens, model.defaults, settings.bounds
         )
+        self._generation.look(request, terms.priority)
         ready = await prepare_chat(self._prompter, body.conversation(before), terms, params)
         answer = await self._generation.answer(
             request, ready.terms, [ready.prompt], ready.params, form, came_s, left=form.left
