@@ -157,12 +157,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _answer(self, error: ApiError) -> None:
         """Answer in place of the application, which hears that the client has left."""
-<<<<<<< HEAD
-        body = bytes(error_response(error, self.scope["path"]).body)
-=======
         said = error_response(error, str(self.scope["path"]))
         body = bytes(said.body)
->>>>>>> aad2ab60b0f51c440721a4750a1940e7f2bdf584
         head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(
             STATUS_LINE[said.status_code] + head % (JSON.encode(), len(body)) + body

@@ -101,11 +101,7 @@ class _Writer:
             form.on_end = partial(self.stored.end, tenant, stored)
         preparing = self._prepare(body, request, form, before)
         answer = await self._generation.counted(request, preparing)
-<<<<<<< HEAD
-        if stored is None or not body.background or isinstance(answer, Unheard):
-=======
         if isinstance(answer, Unheard) or stored is None or not body.background:
->>>>>>> aad2ab60b0f51c440721a4750a1940e7f2bdf584
             return answer
         leaving = asyncio.Event()
         stored.cancel = leaving.set
