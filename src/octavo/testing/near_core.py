@@ -227,13 +227,14 @@ def fake_loop(
     max_model_len: int = 400,
     by_priority: bool = False,
     tenants: Iterable[TenantShare] = (),
+    pin_limit: float = 0.0,
     runner: ModelRunner | None = None,
 ) -> tuple[Loop, CoreFacts]:
     """Build a loop of blocks of four tokens over a runner that computes nothing, and its facts.
 
     Answers are those of `fake_runner.expected_output`.
     """
-    cache = make_cache(num_blocks, Groups((4,)), tenants=tenants)
+    cache = make_cache(num_blocks, Groups((4,)), tenants=tenants, pin_limit=pin_limit)
     longest = min(max_model_len, 4 * num_blocks)
     limits = Limits(max_num_seqs, max_num_batched_tokens, max_model_len, 4 * num_blocks)
     scheduler = Scheduler(cache, Priority() if by_priority else Fcfs(), limits)

@@ -28,6 +28,7 @@ class FakeCore(msgspec.Struct, frozen=True, kw_only=True):
     by_priority: bool = False
     tenants: tuple[str, ...] = ()
     """Names; none is guaranteed anything."""
+    pin_limit: float = 0.0
     step_s: float = 0.0
     """What a step takes at least."""
     build_s: float = 0.0
@@ -61,6 +62,7 @@ def fake_core(settings: bytes, report: Callable[[str], None]) -> tuple[Loop, Cor
         max_model_len=fake.max_model_len,
         by_priority=fake.by_priority,
         tenants=[TenantShare(name=name) for name in fake.tenants],
+        pin_limit=fake.pin_limit,
         runner=_Troubled(fake),
     )
 
