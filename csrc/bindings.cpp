@@ -471,8 +471,13 @@ void bind_attention(nb::module_& module) {
 
 void bind_threads(nb::module_& module) {
   nb::class_<ThreadPool>(module, "ThreadPool")
-      .def("__init__", [](ThreadPool* self, int threads) { new (self) ThreadPool(threads); },
-           "threads"_a)
+      .def("__init__",
+           [](ThreadPool* self, int threads, double give_way_s) {
+             Patience patience;
+             patience.giving_way_ns = static_cast<int64_t>(give_way_s * 1e9);
+             new (self) ThreadPool(threads, patience);
+           },
+           "threads"_a, "give_way_s"_a = 0.0)
       .def_prop_ro("size", &ThreadPool::size)
       .def("wake", &ThreadPool::wake);
 }

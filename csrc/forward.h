@@ -226,6 +226,7 @@ class Forward {
             gated<Isa>(activation, gate, gate + kGroup, 1, group, emit);
           });
         }
+        member_.give_way();
       }
     });
   }
@@ -343,7 +344,11 @@ class Forward {
     const int strips = matrix.strips(), wide = rows_ <= 16 ? 4 : 2;
     member_.for_chunks((strips + wide - 1) / wide, [&](int chunk) {
       const int begin = chunk * wide, end = begin + wide < strips ? begin + wide : strips;
-      linear<Isa>(matrix, rows, {0, rows_}, {begin, end}, emit);
+      for (int first = 0; first < rows_; first += kRowsAtOnce) {
+        const int last = first + kRowsAtOnce < rows_ ? first + kRowsAtOnce : rows_;
+        linear<Isa>(matrix, rows, {first, last}, {begin, end}, emit);
+        member_.give_way();
+      }
     });
   }
 

@@ -16,12 +16,20 @@ namespace {
 
 constexpr int kLooksBetweenClockReads = 32;
 
+// An offer that nobody takes costs about 0.4 us; chunks of a small step take not much longer.
+constexpr int64_t kBetweenOffersNs = 50'000;
+
 void relax_core() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+int64_t steady_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 // Parts of ThreadPool::gate_.
@@ -111,6 +119,7 @@ void ThreadPool::run_erased(Call call, void* context) {
   }
   call_ = call;
   context_ = context;
+  if (patience_.giving_way_ns) give_way_until_ns_ = steady_ns() + patience_.giving_way_ns;
   first_phase_ = passed_.value();
   for (int i = 0; i < size_; ++i) slots_[i].begun.store(0, std::memory_order_relaxed);
   if (size_ == 1) {
@@ -169,6 +178,19 @@ void ThreadPool::serve(int index) {
     work_on(index);
     const uint64_t after = gate_.fetch_sub(1, std::memory_order_acq_rel) - 1;
     if (!(after & (kOpen | kInside))) left_.raise();
+  }
+}
+
+void ThreadPool::give_way(int64_t& next_offer_ns) {
+  int64_t until = give_way_until_ns_.load(std::memory_order_relaxed);
+  const int64_t now = steady_ns();
+  if (now < until) {
+    if (now < next_offer_ns) return;
+    std::this_thread::yield();
+    next_offer_ns = steady_ns() + kBetweenOffersNs;
+  } else {
+    // Unless another run has begun meanwhile.
+    give_way_until_ns_.compare_exchange_strong(until, 0, std::memory_order_relaxed);
   }
 }
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from octavo.contract.batch import Batch, Slice
 from octavo.contract.layout import KVLayout
 from octavo.models.decoder import load_decoder
-from octavo.runner.native import NativeExecutor
+from octavo.runner.native import NativeExecutor, start_threads
 from octavo.runner.native_padding import native_layout
 from octavo.runner.native_sampler import NativeSampler
 from octavo.runner.step_runner import StepRunner
@@ -85,7 +85,7 @@ def native_hand(
     """
     layout = native_layout(checkpoint.spec, block_size=BLOCK, dtype=KV_DTYPE[arithmetic])
     executor = NativeExecutor(
-        checkpoint, layout, num_blocks, arithmetic=arithmetic, threads=threads, isa=isa
+        checkpoint, layout, num_blocks, arithmetic=arithmetic, pool=start_threads(threads), isa=isa
     )
     hand: Hand
 

@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr Patience kImpatient = {0, 0};
+constexpr Patience kPolite = {200'000, 50'000, 1'000'000'000};
 
 double process_seconds() {
   timespec time;
@@ -233,7 +234,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   for (int threads : {1, 2, 3, 5}) {
-    for (Patience patience : {Patience{}, kImpatient}) {
+    for (Patience patience : {Patience{}, kImpatient, kPolite}) {
       ThreadPool pool(threads, patience);
       a_run_calls_each_thread_once_at_most(pool);
       a_thread_that_comes_late_finds_nothing_left(pool);

@@ -26,9 +26,12 @@ def skip_strings(data: Any, position: int, count: int) -> int:
     """Return where the strings of `read_strings` end; they may hold anything."""
 
 class ThreadPool:
-    """Threads that compute together; the caller is the first. RuntimeError if used at once."""
+    """Threads that compute together; the caller is the first. RuntimeError if used at once.
 
-    def __init__(self, threads: int) -> None: ...
+    give_way_s: for so long after a piece of work begins, they let others have their cores.
+    """
+
+    def __init__(self, threads: int, give_way_s: float = 0.0) -> None: ...
     @property
     def size(self) -> int: ...
     def wake(self) -> None:

@@ -281,6 +281,7 @@ def _grammars(config: EngineConfig, checkpoint: Checkpoint) -> GrammarCompiler |
     from octavo.text.grammars.backend import Vocabulary
     from octavo.text.grammars.compiler import GrammarCompiler
     from octavo.text.grammars.table import GRAMMAR_BACKENDS
+    from octavo.text.grammars.trial import Trial
 
     name = config.structured_outputs_backend
     if name == "auto":
@@ -290,7 +291,10 @@ def _grammars(config: EngineConfig, checkpoint: Checkpoint) -> GrammarCompiler |
         return None
     size = checkpoint.spec.vocab_size
     return GrammarCompiler(
-        lambda: Vocabulary.of(open_tokenizer(checkpoint), size), GRAMMAR_BACKENDS, backend=name
+        lambda: Vocabulary.of(open_tokenizer(checkpoint), size),
+        GRAMMAR_BACKENDS,
+        backend=name,
+        trial=Trial,
     )
 
 

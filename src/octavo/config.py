@@ -26,7 +26,11 @@ _REQUIRED = (
     "long_prefill_token_threshold",
     "max_long_partial_prefills",
     "seed",
+    "give_way_ms",
 )
+
+
+_MOST_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,9 @@ class EngineConfig:
     threads: int | None = None
     """Of the backend cpu; None: one for each core that this process may use. More than that are
     allowed, with a note: they are slower."""
+    give_way_ms: int = 0
+    """Of the backend cpu: for so long after a step begins, its threads let others have their
+    cores, who may have been given that step's predecessor to tell of. `octavo serve` says 5."""
     enforce_eager: bool = False
     """On a GPU: start every kernel by itself, without captured graphs. Slower; less memory."""
     deterministic: bool = False
@@ -234,6 +241,9 @@ class EngineConfig:
                 f"cpu_arithmetic {self.cpu_arithmetic!r} is not one of {', '.join(CPU_ARITHMETICS)}"
             )
         self._settle_count("threads", least=1)
+        self._settle_count("give_way_ms", least=0)
+        if self.give_way_ms > _MOST_MS:
+            raise ConfigError(f"give_way_ms must be at most {_MOST_MS}, got {self.give_way_ms}")
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
 

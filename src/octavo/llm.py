@@ -76,10 +76,7 @@ class LLM:
         record: str | Path | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Build the engine. What each setting means stands beside it in `EngineConfig`.
-
-        report: told in words what takes long; None: to stderr.
-        """
+        """Build the engine of an `EngineConfig`. report: told what takes long; None: to stderr."""
         self.config = EngineConfig(
             model=model,
             load_format=load_format,

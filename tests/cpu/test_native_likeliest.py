@@ -15,7 +15,7 @@ if _cpu is None:
     pytest.skip("the native extension octavo._cpu was not built", allow_module_level=True)
 
 from native_hand import KV_DTYPE, StoredRandomWeights, words  # noqa: E402
-from octavo.runner.native import NativeExecutor  # noqa: E402
+from octavo.runner.native import NativeExecutor, start_threads  # noqa: E402
 from octavo.runner.native_padding import native_layout  # noqa: E402
 from octavo.runner.native_sampler import NativeSampler  # noqa: E402
 from octavo.runner.numpy_sampler import NumpySampler  # noqa: E402
@@ -45,7 +45,7 @@ def run(weights, prompts, *, sampler=NativeSampler, arithmetic="float32", thread
     """Compute all prompts in one step; returns the sampler and the result."""
     layout = native_layout(weights.spec, block_size=16, dtype=KV_DTYPE[arithmetic])
     executor = NativeExecutor(
-        weights, layout, len(prompts), arithmetic=arithmetic, threads=threads, isa=isa
+        weights, layout, len(prompts), arithmetic=arithmetic, pool=start_threads(threads), isa=isa
     )
     used = sampler(executor)
     runner = StepRunner(executor, sampler=used)

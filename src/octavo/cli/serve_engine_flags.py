@@ -67,6 +67,13 @@ MODEL: tuple[Flag, ...] = (
     Flag(name="backend", kind=Kind.TEXT, default="auto", help=BACKEND_HELP),
     Flag(name="threads", kind=Kind.COUNT, help="Of the backend cpu; without it, one a core."),
     Flag(
+        name="give-way-ms",
+        kind=Kind.COUNT,
+        default=5,
+        help="Of the backend cpu: for so long after a step begins, its threads let what sends the "
+        "last one's tokens have their cores; 0: it waits for the system's clock.",
+    ),
+    Flag(
         name="cpu-arithmetic",
         kind=Kind.TEXT,
         help="Of the backend cpu: int8 (default), bf16 or float32.",

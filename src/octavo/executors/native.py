@@ -54,7 +54,7 @@ class NativeChoice:
         self, num_blocks: int, on_logits: Observer | None, matchers: Matchers | None
     ) -> tuple[ModelRunner, tuple[int, ...]]:
         """Pack the weights and reserve the KV memory. Raises ConfigError or ModelError."""
-        from octavo.runner.native import NativeExecutor
+        from octavo.runner.native import NativeExecutor, start_threads
 
         try:
             executor = NativeExecutor(
@@ -62,7 +62,9 @@ class NativeChoice:
                 self.layout,
                 num_blocks,
                 arithmetic=self.arithmetic,
-                threads=self.config.threads or available_cores(),
+                pool=start_threads(
+                    self.config.threads or available_cores(), self.config.give_way_ms
+                ),
             )
         except MemoryError:
             raise ConfigError(

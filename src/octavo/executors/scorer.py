@@ -28,7 +28,7 @@ class TextScorer:
         arithmetic: int8, bf16 or float32. longest: tokens of a text.
         """
         from octavo.runner.inputs import InputBuilder
-        from octavo.runner.native import NativeExecutor
+        from octavo.runner.native import NativeExecutor, start_threads
 
         choice = choose_native(replace(config, cpu_arithmetic=arithmetic), checkpoint)
         self.name = arithmetic
@@ -38,7 +38,7 @@ class TextScorer:
             choice.layout,
             sum(self._counts),
             arithmetic=choice.arithmetic,
-            threads=config.threads or available_cores(),
+            pool=start_threads(config.threads or available_cores()),
         )
         self._inputs = InputBuilder(
             choice.layout, num_blocks=sum(self._counts), vocab_size=self._executor.vocab_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from octavo.contract.batch import Copy, Move
 from octavo.contract.ids import BlockId, MoveId, SeqId, StepId
@@ -405,11 +406,8 @@ class KVCacheManager:
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
     def _holders(self) -> list[Counter[BlockId]]:
-        """Count, tier by tier, how many tables and open moves hold each block."""
-        held = [self._transfers.holders(number) for number in range(len(self._tiers))]
-        for table in self._tables.values():
-            held[0].update(table.blocks())
-        return held
+        tables = (table.blocks() for table in self._tables.values())
+        return self._transfers.holders(chain.from_iterable(tables))
 
     def _adopt_runs(self, seq: Sequence, table: Table, hit: Hit) -> None:
         """Fill a new table with the known prefix; blocks of slower tiers get loads."""

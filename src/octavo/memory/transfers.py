@@ -140,13 +140,16 @@ class Transfers:
         """Moves whose outcome is not known."""
         return len(self._open)
 
-    def holders(self, tier: int) -> Counter[BlockId]:
-        """Count the references that open moves hold in one tier."""
-        held: Counter[BlockId] = Counter()
+    def holders(self, in_tables: Iterable[BlockId]) -> list[Counter[BlockId]]:
+        """Count, tier by tier, the references that open moves and tables hold.
+
+        in_tables: a block of the first tier for each place in which one stands.
+        """
+        held = [Counter[BlockId]() for _ in self._tiers]
+        held[0].update(in_tables)
         for transfer in self._open.values():
-            for place, block in (transfer.source, transfer.target):
-                if place == tier:
-                    held[block.id] += 1
+            for tier, block in (transfer.source, transfer.target):
+                held[tier][block.id] += 1
         return held
 
     def _start(

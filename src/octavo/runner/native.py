@@ -14,14 +14,25 @@ from octavo.cpu import require_native
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
 from octavo.runner.inputs import StepArrays
-from octavo.runner.native_model import NativeWeights
+from octavo.runner.native_model import NativeWeights, ThreadPool
 from octavo.runner.step_runner import Logits
 
 _PAGES = {"bfloat16": "bf16", "float32": "f32"}
 
 
+def start_threads(count: int, give_way_ms: int = 0) -> ThreadPool:
+    """Start what computes.
+
+    give_way_ms: for so long after a step begins, others may have its cores. Raises ConfigError.
+    """
+    try:
+        return require_native().ThreadPool(count, give_way_s=give_way_ms / 1000)
+    except RuntimeError as error:
+        raise ConfigError(f"{count} threads cannot be started ({error}): lower threads") from None
+
+
 class NativeExecutor:
-    """Computes steps on the CPU, with a pool of threads of its own.
+    """Computes steps on the CPU, with a pool of threads that nobody else uses meanwhile.
 
     The bits of a row depend on its own text alone: not on the batch, on how a prompt is cut, on
     shared prefixes or on the number of threads. Raises ConfigError or ModelError.
@@ -34,7 +45,7 @@ class NativeExecutor:
         num_blocks: int,
         *,
         arithmetic: str,
-        threads: int,
+        pool: ThreadPool,
         isa: str | None = None,
     ) -> None:
         """Reserve the memory and begin to pack the weights; the first step waits for that.
@@ -42,12 +53,6 @@ class NativeExecutor:
         arithmetic: int8, bf16 or float32. isa: an instruction set instead of the fastest.
         """
         native = require_native()
-        try:
-            pool = native.ThreadPool(threads)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"{threads} threads cannot be started ({error}): lower threads"
-            ) from None
         weights = NativeWeights(checkpoint, arithmetic=arithmetic, pool=pool)
         model = weights.model(layout)
         groups = [(g.block_size, g.window or 0, g.pages_per_block) for g in layout.groups]

@@ -14,11 +14,13 @@ from octavo.sched.order import Order
 from octavo.testing.desk import Desk
 from octavo.testing.driver import Driver, make_cache, make_request
 from octavo.testing.eviction_suite import check_eviction_policy
+from octavo.testing.grammar_suite import check_grammar_maker
 from octavo.testing.runner_suite import check_runner
 
 __all__ = [
     "check_cache",
     "check_eviction_policy",
+    "check_grammar_maker",
     "check_order",
     "check_reservation",
     "check_runner",

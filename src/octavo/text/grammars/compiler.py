@@ -13,6 +13,7 @@ from octavo.contract.structured import StructuredOutputs
 from octavo.errors import ConfigError, OctavoError, OverLimit, RequestError
 from octavo.text.grammars.after import AfterMatcher, Marker
 from octavo.text.grammars.backend import Grammar, GrammarMaker, TokenMatcher, Vocabulary
+from octavo.text.grammars.trial import Trial
 
 MAX_FORMS = 256
 """Forms remembered; those that were refused are among them."""
@@ -48,7 +49,8 @@ class GrammarCompiler:
     """Implements `engine.grammars.Grammars` and `runner.masks.Matchers`; for use from any thread.
 
     open_vocabulary: called once, in the compiling thread, when the first form comes. makers: the
-    libraries by name. backend: the name that a form's auto means.
+    libraries by name. backend: the name that a form's auto means. trial: where forms are tried
+    before they are compiled here; None: nowhere, whoever sends them is trusted.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class GrammarCompiler:
         makers: MakerTable,
         *,
         backend: str = "llguidance",
+        trial: Callable[[str, Vocabulary], Trial] | None = None,
     ) -> None:
         if backend not in makers:
             raise ConfigError(
@@ -65,6 +68,7 @@ class GrammarCompiler:
         self._open_vocabulary = open_vocabulary
         self._table = makers
         self._backend = backend
+        self._try = trial
         self._closed = False
         self._begin_here()
 
@@ -100,6 +104,7 @@ class GrammarCompiler:
         self._work: SimpleQueue[_Form | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._makers: dict[str, GrammarMaker] = {}
+        self._trials: dict[str, Trial] = {}
         self._vocabulary: Vocabulary | None = None
 
     def _find(self, form: StructuredOutputs) -> _Form:
@@ -148,6 +153,8 @@ class GrammarCompiler:
                 one.done.set_exception(RequestError(words))
             else:
                 one.done.set_result(None)
+        for trial in self._trials.values():
+            trial.close()
         while not self._work.empty():
             left = self._work.get()
             if left is not None:
@@ -165,6 +172,10 @@ class GrammarCompiler:
             one.marker = Marker(one.form.after, self._vocabulary)
         if name not in self._makers:
             self._makers[name] = self._table[name](self._vocabulary)
+            if self._try is not None:
+                self._trials[name] = self._try(name, self._vocabulary)
+        if self._try is not None and one.form.form != "choice":
+            self._trials[name].run(one.form)
         one.grammar = self._makers[name].compile(one.form)
 
 

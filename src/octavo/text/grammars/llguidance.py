@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import llguidance
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 from octavo.text.grammars.backend import Vocabulary
+from octavo.text.grammars.schema import exact_schema
+from octavo.text.grammars.tags import Tags, special_tokens
 
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,
@@ -41,11 +44,14 @@ class LlguidanceMaker:
             raise RequestError(
                 f"structured_outputs: no grammar can be made over this model's vocabulary: {error}"
             ) from None
+        self._special = special_tokens(vocabulary.definition)
         self._words = -(-vocabulary.size // 32)
 
     def compile(self, form: StructuredOutputs) -> LlguidanceGrammar:
         """Compile a form; see `GrammarMaker.compile`."""
-        matcher = LLMatcher(self._tokenizer, definition(form), log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(
+            self._tokenizer, definition(form, self._special), log_level=0, limits=_LIMITS
+        )
         _check(form, matcher)
         # The first mask is computed here: what is put off until it is no step's work, and its
         # limits count as the form's.
@@ -83,13 +89,18 @@ class LlguidanceMatcher:
             raise RequestError(f"structured_outputs: {_quoted(self._matcher.get_error())}")
 
 
-def definition(form: StructuredOutputs) -> str:
-    """Return a form in the library's own notation. Raises RequestError."""
+def definition(form: StructuredOutputs, special: Mapping[str, int]) -> str:
+    """Return a form in the library's own notation. Raises RequestError.
+
+    special: tokens that stand for themselves and have no text, by the text they are shown as.
+    """
     text = form.text
     try:
         match form.form:
             case "json" | "json_object":
-                return _of_json(form, text if form.form == "json" else '{"type":"object"}')
+                return _of_json(
+                    form, exact_schema(text) if form.form == "json" else '{"type":"object"}'
+                )
             case "regex":
                 return LLMatcher.grammar_from_regex(text)
             case "choice":
@@ -100,9 +111,7 @@ def definition(form: StructuredOutputs) -> str:
             case "grammar":
                 return llguidance.grammar_from("grammar", text)
             case "structural_tag":
-                raise RequestError(
-                    "structured_outputs: structural_tag is not supported: give a grammar"
-                )
+                return LLMatcher.grammar_from_lark(Tags.read(text).lark(special))
     except ValueError as error:
         if isinstance(error, RequestError):
             raise

@@ -13,5 +13,14 @@ def _llguidance(vocabulary: Vocabulary) -> GrammarMaker:
     return LlguidanceMaker(vocabulary)
 
 
-GRAMMAR_BACKENDS: dict[str, Callable[[Vocabulary], GrammarMaker]] = {"llguidance": _llguidance}
+def _xgrammar(vocabulary: Vocabulary) -> GrammarMaker:
+    from octavo.text.grammars.xgrammar import XgrammarMaker
+
+    return XgrammarMaker(vocabulary)
+
+
+GRAMMAR_BACKENDS: dict[str, Callable[[Vocabulary], GrammarMaker]] = {
+    "llguidance": _llguidance,
+    "xgrammar": _xgrammar,
+}
 """The first is what auto means."""

@@ -1,0 +1,70 @@
+"""Libraries that make grammars keep the same promises; what is special about one of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+from octavo.contract.structured import StructuredOutputs
+from octavo.errors import RequestError
+from octavo.testing.grammar_suite import accepts, byte_tokens, check_grammar_maker
+from octavo.text.grammars.table import GRAMMAR_BACKENDS
+from octavo.text.grammars.tags import Tags
+
+
+@pytest.mark.parametrize("name", GRAMMAR_BACKENDS)
+def test_a_library_keeps_what_all_must_keep(name):
+    if name == "xgrammar" and importlib.util.find_spec("xgrammar") is None:
+        pytest.skip("xgrammar is an extra that is not installed")
+
+    check_grammar_maker(GRAMMAR_BACKENDS[name])
+
+
+def tag(**row):
+    return {"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"} | row], "triggers": ["<f"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (tag() | {"triggers": []}, "triggers"),
+        (tag() | {"triggers": ["<g"]}, "'<f>'"),
+        (tag() | {"more": 1}, "'more'"),
+        (tag(begin=3), "begin and end"),
+        (tag(schema={"type": "array", "uniqueItems": True}), "/uniqueItems"),
+        ({"format": {"type": "sequence"}}, "triggered_tags"),
+        ({}, "format"),
+    ],
+)
+def test_a_structural_tag_that_cannot_be_read_is_refused_by_its_part(value, told):
+    with pytest.raises(RequestError, match="structured_outputs: structural_tag: ") as refused:
+        Tags.read(json.dumps(value))
+
+    assert told in str(refused.value)
+
+
+def test_both_spellings_of_a_structural_tag_are_the_same():
+    schema = {"type": "null"}
+    content = {"type": "json_schema", "json_schema": schema}
+    tags = {"triggers": ["<f"], "tags": [{"begin": "<f>", "content": content, "end": "</f>"}]}
+
+    new = Tags.read(json.dumps({"format": {"type": "triggered_tags", **tags}}))
+
+    assert new == Tags.read(json.dumps(tag(schema=schema)))
+
+
+def test_a_trigger_that_is_a_special_token_is_the_token_and_not_its_text():
+    lark = Tags.read(json.dumps(tag() | {"triggers": ["<f>"]})).lark({"<f>": 7, "</f>": 8})
+
+    assert "TEXT <[7]> %json true <[8]>" in lark
+
+
+def test_a_choice_may_hold_what_grammars_write_otherwise():
+    maker = GRAMMAR_BACKENDS["llguidance"](byte_tokens())
+    text = 'a/b\\n"\t\U0001f600'
+
+    grammar = maker.compile(StructuredOutputs(choice=[text]))
+
+    assert accepts(grammar.start(), text)
