@@ -18,6 +18,7 @@ from octavo.server.body import bounded_route
 from octavo.server.callers import known_tenant, request_id_of
 from octavo.server.chat_answers import prepare_chat
 from octavo.server.failures import ApiError, as_api_error
+from octavo.server.forms_of_answers import text_form
 from octavo.server.generate import Generation
 from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
@@ -136,7 +137,12 @@ class _Writer:
         came_s, terms = time.monotonic(), body.terms()
         model, settings = self._parts.model, self._parts.settings
         params = drawn_sampling(
-            body, body.stop, body.max_output_tokens, model.defaults, settings.bounds
+            body,
+            body.stop,
+            body.max_output_tokens,
+            model.defaults,
+            settings.bounds,
+            text_form(body.text.format if body.text is not None else None),
         )
         self._generation.look(request, terms.priority)
         ready = await prepare_chat(self._prompter, body.conversation(before), terms, params)
