@@ -145,6 +145,7 @@ def test_the_server_gets_its_settings():
     ("flags", "message"),
     [
         ({"max_n": "0"}, "max_n must be"),
+        ({"header_timeout": "nan"}, "header_timeout must be"),
         ({"drain_timeout": "-1"}, "drain_timeout_s must be"),
         ({"allowed_origins": '"*"'}, "--allowed-origins must be a JSON list"),
         ({"default_chat_template_kwargs": "[]"}, "must be a JSON object"),
@@ -224,6 +225,7 @@ def test_an_address_in_use_is_an_error_before_any_model_is_looked_for(capsys):
         (["--uds", "/no/such/folder/socket"], "cannot listen at /no/such/folder/socket"),
         (["--uds", "x", "--port", "1"], "--uds and --port are two places"),
         (["--root-path", "llm/"], "--root-path llm/ must begin with / and not end with it"),
+        (["--served-model-name", ""], "--served-model-name: a name must not be empty"),
         (["-tp", "2"], "one engine uses one device"),
     ],
 )
