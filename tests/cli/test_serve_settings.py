@@ -20,7 +20,7 @@ from octavo.cli.serve_settings import (
     told_of,
 )
 from octavo.cli.serve_table import settle
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, EngineGone
 from octavo.server.listen import address_of, is_local, listen, listen_at_path, notice_vanished
 from octavo.server.remote.client import ProcessCore
 from octavo.server.tenants import SHARED
@@ -358,3 +358,16 @@ def test_a_start_that_nobody_foresaw_to_fail_is_one_line_and_a_file(
     if kept:
         assert told[0].endswith(str(files[0]))
         assert "Traceback" in files[0].read_text()
+
+
+def test_an_engine_that_ends_while_it_starts_is_no_bad_input(monkeypatch, capsys):
+    async def start(core):
+        raise EngineGone("the engine's process ended (signal 9: SIGKILL)")
+
+    monkeypatch.setattr(ProcessCore, "start", start)
+    shape = ["--load-format", "dummy", "--shape", "llama-3.1-8b", "--device", "cpu", "--port", "0"]
+
+    assert run(["serve", *shape, "--num-gpu-blocks-override", "10"]) == 1
+
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == "octavo: error: the engine's process ended (signal 9: SIGKILL)"
