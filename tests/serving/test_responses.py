@@ -37,7 +37,9 @@ def test_an_answer_is_what_is_thought_said_and_called(client):
     assert (first.name, first.arguments) == ("look", '{"at": "a"}')
     assert second.arguments == "{}"
     assert first.call_id != second.call_id
-    assert response.usage.output_tokens == response.usage.total_tokens - response.usage.input_tokens
+    usage = response.usage
+    assert 0 < usage.output_tokens_details.reasoning_tokens <= len("they ask")
+    assert usage.output_tokens == usage.total_tokens - usage.input_tokens
 
 
 def test_a_stream_put_together_is_the_answer_in_one_piece(client):
@@ -83,6 +85,8 @@ def test_events_come_in_the_order_that_clients_know(client):
 def test_a_response_is_fetched_continued_and_forgotten(client):
     first = client.responses.create(model="tiny", input="hello", instructions="be brief")
     assert client.responses.retrieve(first.id) == first
+    with pytest.raises(openai.BadRequestError):
+        client.responses.retrieve(first.id, stream=True)
 
     second = client.responses.create(model="tiny", input="in", previous_response_id=first.id)
     assert second.previous_response_id == first.id
