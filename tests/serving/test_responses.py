@@ -13,7 +13,8 @@ from sockets import Line, in_a_thread, listening
 
 from octavo.errors import EngineGone
 from octavo.server.keys import KeyHolder, KeyTable
-from octavo.server.tenants import Tenant
+from octavo.server.limits import TenantGate
+from octavo.server.tenants import OpenKeyring, Tenant, TenantLimits
 
 PATH = "/v1/responses"
 
@@ -172,6 +173,26 @@ def test_in_the_background_it_can_be_ended(tiny_tokenizer):
         assert (await server.get(f"{PATH}/{other['id']}")).status_code == 404
 
     _near(test, tiny_tokenizer, "well")
+
+
+def test_in_the_background_it_has_its_place_from_the_start(tiny_tokenizer):
+    async def test(server):
+        server.core.go.clear()
+        body = {"input": "hello", "background": True}
+        first = (await server.post(PATH, **body)).json()
+        second = (await server.post(PATH, **body)).json()
+        assert (await server.post(PATH, **body)).status_code == 429
+        # It waits for its turn, and gives its place back to who comes next.
+        assert (await server.post(f"{PATH}/{second['id']}/cancel")).json()["status"] == "cancelled"
+        assert (await server.post(PATH, **body)).status_code == 200
+        server.core.go.set()
+        await _all_out(server)
+        assert len(server.core.asked) == 2
+        assert (await server.get(f"{PATH}/{first['id']}")).json()["status"] == "completed"
+
+    limits = TenantLimits(max_running=1, max_queued=1)
+    keys = OpenKeyring(Tenant(name="ann", limits=limits))
+    _near(test, tiny_tokenizer, "well", keys=keys, gate=TenantGate(60))
 
 
 def test_what_fails_in_the_background_says_why(tiny_tokenizer):
