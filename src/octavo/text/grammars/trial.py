@@ -38,7 +38,7 @@ _ADDRESS_BYTES = 2 << 30
 """Address space beside what there is once the library is loaded: what asks for more at once, before
 it is counted, ends."""
 _STACK_BYTES = 512 << 20
-_STEPS = 24
+_STEPS = 16
 """Tokens of an answer that is tried: what a library puts off until it computes a mask counts."""
 _IS_MAC = sys.platform == "darwin"
 _LENGTH = struct.Struct("<I")
@@ -184,11 +184,13 @@ def _walk(matcher: TokenMatcher, size: int) -> None:
     draw, mask = Random(0), np.zeros(-(-size // 32), dtype=np.int32)
     for _ in range(_STEPS):
         matcher.fill(mask)
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        if not len(allowed):
+        words = np.flatnonzero(mask)
+        if not len(words):
             return
+        word = int(draw.choice(words))
+        bits = [bit for bit in range(32) if int(mask[word]) >> bit & 1]
         try:
-            matcher.consume([int(draw.choice(allowed))])
+            matcher.consume([32 * word + draw.choice(bits)])
         except RequestError:
             return  # nothing may follow an end
 
