@@ -36,8 +36,8 @@ class Speaker(FakeRunner):
         ]
         self._line: dict[int, list[int]] = {}
 
-    def _sample(self, piece, sample, text, result):
-        super()._sample(piece, sample, text, result)
+    def _sample(self, piece, sample, text, tokens, result):
+        super()._sample(piece, sample, text, tokens, result)
         line = self._line.setdefault(sample.seq, self._lines[len(self._line) % len(self._lines)])
         # A step that was begun before the end was known comes after it.
         token = line[min(piece.start + len(piece.tokens) - sample.prompt_length, len(line) - 1)]

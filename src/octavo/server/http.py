@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from octavo.server.failures import JSON, ApiError
+from octavo.server.failures import JSON, ApiError, error_response
 from octavo.server.settings import ConnectionTimes
 
 MOST_HEADER_BYTES = 64 << 10
@@ -157,10 +157,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _answer(self, error: ApiError) -> None:
         """Answer in place of the application, which hears that the client has left."""
-        body = bytes(error.response.body)
+        said = error_response(error, str(self.scope["path"]))
+        body = bytes(said.body)
         head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(
-            STATUS_LINE[error.status_code] + head % (JSON.encode(), len(body)) + body
+            STATUS_LINE[said.status_code] + head % (JSON.encode(), len(body)) + body
         )
         # Over TLS the end of a connection waits for the client, who may never agree to it.
         self.cycle.disconnected = True

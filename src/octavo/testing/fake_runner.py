@@ -28,7 +28,7 @@ from octavo.contract.structured import StructuredOutputs
 from octavo.runner.following import Following
 from octavo.runner.history import History
 from octavo.runner.inputs import StepArrays, Work
-from octavo.runner.masks import allowed_by
+from octavo.runner.masks import Matchers, allowed_by
 from octavo.testing.fake_grammars import FakeGrammars, allowed_tokens
 
 Tokens: TypeAlias = "range | list[int]"
@@ -124,6 +124,7 @@ class FakeRunner:
         refusal: Refusal | None = None,
         random: Random | None = None,
         move_failure: float = 0.0,
+        grammars: Matchers | None = None,
     ) -> None:
         self._sizes = block_sizes
         self._windows = windows or (None,) * len(block_sizes)
@@ -139,7 +140,7 @@ class FakeRunner:
         self._last: dict[SeqId, int] = {}
         self._pasts: dict[SeqId, History] = {}
         """What has been told of the texts that samples look back at."""
-        self._following = Following(FakeGrammars(vocab_size), vocab_size)
+        self._following = Following(grammars or FakeGrammars(vocab_size), vocab_size)
         self._queue: deque[Batch] = deque()
         self._misled: set[StepId] = set()
         """Steps submitted before the failure of an earlier one was known."""

@@ -119,7 +119,8 @@ class Formats:
                 several=use.parallel and use.choice.mode == "required",
                 gap="\n\n" if thinks else "",
             )
-            form = StructuredOutputs(grammar=grammar)
+            # Grammars of another library are spelled in another way.
+            form = StructuredOutputs(grammar=grammar, backend="llguidance")
         if form is None or not thinks or self.reasoning is None:
             return form
         return msgspec.structs.replace(form, after=self.reasoning.end)

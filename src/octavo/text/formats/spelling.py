@@ -16,6 +16,9 @@ _LIKE_TEMPLATES = {
 }
 """How `tojson` of templates writes arguments, so that a history is the text of its answers."""
 
+MAX_CALLS = 16
+"""Of an answer of nothing but calls: a model that never stops calling comes to an end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSpelling:
@@ -51,7 +54,9 @@ class CallSpelling:
         """
         text = _Texts(added)
         names = [f"call_{number}" for number in range(len(tools))]
-        more = f"({text.of(self.between)} call)*" if several and not self.single else ""
+        more = ""
+        if several and not self.single:
+            more = f"({text.of(self.between)} call){{0,{MAX_CALLS - 1}}}"
         start = (text.of(gap + self.opening), "call", more, text.of(self.closing))
         rules = [
             "start: " + " ".join(part for part in start if part),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 from octavo.text.grammars.backend import Vocabulary
+from octavo.text.grammars.nested import exact_grammar
 from octavo.text.grammars.schema import exact_schema
 from octavo.text.grammars.tags import Tags, special_tokens
 
@@ -109,7 +110,7 @@ def definition(form: StructuredOutputs, special: Mapping[str, int]) -> str:
                 texts = [json.dumps(one, ensure_ascii=False) for one in form.choice]
                 return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
             case "grammar":
-                return llguidance.grammar_from("grammar", text)
+                return llguidance.grammar_from("grammar", exact_grammar(text))
             case "structural_tag":
                 return LLMatcher.grammar_from_lark(Tags.read(text).lark(special))
     except ValueError as error:
