@@ -65,7 +65,10 @@ class Trial:
 
     def run(self, form: StructuredOutputs) -> None:
         """Raise RequestError for a form that cannot be compiled, or not with so much work."""
-        process = self._process or self._start()
+        process = self._process
+        if process is None or process.poll() is not None:  # ended by somebody else, as Ctrl-C
+            self.close()
+            process = self._start()
         if process is None:
             raise RequestError(
                 "structured_outputs: the process that tries forms does not start: leave it out"
@@ -88,11 +91,13 @@ class Trial:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes] | None:
+        # -P: what happens to lie in the current folder is not imported.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.text.grammars.trial", self._backend],
+            [sys.executable, "-P", "-m", "octavo.text.grammars.trial", self._backend],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         if self._ask(self._process, msgspec.msgpack.encode(self._words), _START_S) is None:
             self.close()
