@@ -157,10 +157,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _answer(self, error: ApiError) -> None:
         """Answer in place of the application, which hears that the client has left."""
-        body = bytes(error_response(error, self.scope["path"]).body)
+        said = error_response(error, str(self.scope["path"]))
+        body = bytes(said.body)
         head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(
-            STATUS_LINE[error.status_code] + head % (JSON.encode(), len(body)) + body
+            STATUS_LINE[said.status_code] + head % (JSON.encode(), len(body)) + body
         )
         # Over TLS the end of a connection waits for the client, who may never agree to it.
         self.cycle.disconnected = True

@@ -102,7 +102,7 @@ class _Writer:
             form.on_end = partial(self.stored.end, tenant, stored)
         preparing = self._prepare(body, request, form, before)
         answer = await self._generation.counted(request, preparing)
-        if stored is None or not body.background or isinstance(answer, Unheard):
+        if isinstance(answer, Unheard) or stored is None or not body.background:
             return answer
         leaving = asyncio.Event()
         stored.cancel = leaving.set
