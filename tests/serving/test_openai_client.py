@@ -43,7 +43,9 @@ def test_models_are_listed_and_shown(client):
     assert caught.value.code == "model_not_found"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reference/http.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/reference/http.md", "docs/how-to/responses.md"]
+)
 def test_the_lines_that_a_page_shows_are_answered(url, capsys, page):
     text = (Path(__file__).parents[2] / page).read_text()
     blocks = re.findall("```python\n(.*?)```", text, re.S)

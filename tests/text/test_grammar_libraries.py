@@ -58,7 +58,7 @@ def test_both_spellings_of_a_structural_tag_are_the_same():
 def test_a_trigger_that_is_a_special_token_is_the_token_and_not_its_text():
     lark = Tags.read(json.dumps(tag() | {"triggers": ["<f>"]})).lark({"<f>": 7, "</f>": 8})
 
-    assert "TEXT <[7]> %json true <[8]>" in lark
+    assert "TEXT <[7]> %json {} <[8]>" in lark
 
 
 def test_a_choice_may_hold_what_grammars_write_otherwise():
@@ -68,3 +68,18 @@ def test_a_choice_may_hold_what_grammars_write_otherwise():
     grammar = maker.compile(StructuredOutputs(choice=[text]))
 
     assert accepts(grammar.start(), text)
+
+
+def test_a_schema_inside_a_grammar_is_held_to_as_exactly_as_one_alone():
+    maker = GRAMMAR_BACKENDS["llguidance"](byte_tokens())
+    schema = {"type": "integer", "not": {"const": 1}, "x-guidance": {"whitespace_flexible": False}}
+
+    grammar = maker.compile(
+        StructuredOutputs(grammar=f'start: "f " v\nv: %json {json.dumps(schema)}')
+    )
+
+    assert accepts(grammar.start(), "f 12")
+    assert not accepts(grammar.start(), "f 1")
+    bad = StructuredOutputs(grammar='start: %json {"not": {"pattern": "a"}}')
+    with pytest.raises(RequestError, match="grammar: %json: /not/pattern: `pattern`"):
+        maker.compile(bad)

@@ -104,7 +104,7 @@ def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
         case RequestValidationError():
             return _of_schema(error)
         case RequestError():
-            message = str(error)
+            message = _in_words_of_http(str(error))
             param, code = _meant(message), None
             if _TOO_LONG.search(message):
                 code = "context_length_exceeded"
@@ -141,6 +141,20 @@ def add_failures(app: FastAPI, parts: Parts) -> None:
 
 _TOO_LONG = re.compile(r"prompt (has|of|is) .*tokens")
 _FIRST_WORD = re.compile(r"[a-z][a-z_]*[a-z]")
+
+
+def _in_words_of_http(message: str) -> str:
+    """Return a message with ways out that a client of a server has."""
+    for call, route in _WAYS_OUT.items():
+        message = message.replace(call, route)
+    return message
+
+
+_WAYS_OUT = {
+    "unpin(name)": "DELETE /v1/cache/pins/NAME",
+    "build the engine with pin_limit": "start the server with --pin-limit",
+    "raise pin_limit": "let the server have a greater --pin-limit",
+}
 
 
 def _meant(message: str) -> str | None:

@@ -30,14 +30,6 @@ WITHOUT_EFFECT = frozenset(
 
 NOT_YET: Mapping[str, str] = {
     "conversation": "name the response that is continued: previous_response_id",
-    "response_format": "answers in a given form are not supported",
-    "structured_outputs": "answers in a given form are not supported",
-    "guided_json": "answers in a given form are not supported",
-    "guided_regex": "answers in a given form are not supported",
-    "guided_choice": "answers in a given form are not supported",
-    "guided_grammar": "answers in a given form are not supported",
-    "guided_decoding_backend": "answers in a given form are not supported",
-    "guided_whitespace_pattern": "answers in a given form are not supported",
     "tools": "a text calls no tools: send a conversation",
     "tool_choice": "a text calls no tools: send a conversation",
     "functions": "its successor is tools",

@@ -218,7 +218,9 @@ class ResponsesForm:
 
 def response_base(body: ResponsesBody, model: str) -> dict[str, object]:
     """Return the fields of a response that say what was asked. model: as the client names it."""
-    given = body.model_dump(by_alias=True, exclude_none=True, include={"tools", "tool_choice"})
+    given = body.model_dump(
+        by_alias=True, exclude_none=True, include={"tools", "tool_choice", "text"}
+    )
     return {
         "id": f"resp_{body.request_id or uuid.uuid4().hex}",
         "object": "response",
@@ -233,7 +235,7 @@ def response_base(body: ResponsesBody, model: str) -> dict[str, object]:
         "reasoning": {"effort": None, "summary": None},
         "store": body.kept,
         "temperature": body.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": given.get("text", {}).get("format", {"type": "text"})},
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": given.get("tools", []),
         "top_p": body.top_p,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from octavo.contract.sampling import SamplingParams
+from octavo.contract.structured import StructuredOutputs
 from octavo.server.failures import ApiError
+from octavo.server.forms_of_answers import form_of
 from octavo.server.schemas.chat import ChatBody
 from octavo.server.schemas.common import SamplingBody
 from octavo.server.schemas.completions import CompletionBody
@@ -95,10 +97,11 @@ def drawn_sampling(
     most: int | None,
     defaults: Mapping[str, object],
     bounds: RequestBounds,
+    form: StructuredOutputs | None = None,
 ) -> SamplingParams:
     """Return the options of one answer of another API. Raises ApiError or RequestError.
 
-    stop: texts that end it. most: its tokens.
+    stop: texts that end it. most: its tokens. form: what form it must have.
     """
     options = {name: value for name, value in defaults.items() if name not in ("n", "stop")}
     known = SamplingParams.__struct_fields__
@@ -111,6 +114,7 @@ def drawn_sampling(
     if stop:
         options["stop"] = stop
     options["max_tokens"] = defaults.get("max_tokens") if most is None else most
+    options["structured_outputs"] = form
     return _params(options)
 
 
@@ -133,6 +137,7 @@ def _options(
         options["logit_bias"] = _bias(body.logit_bias)
     if body.prompt_logprobs is not None:
         _likely("prompt_logprobs", body.prompt_logprobs, bounds)
+    options["structured_outputs"] = form_of(body)
     _check_bounds(body, bounds)
     return options
 

@@ -11,6 +11,7 @@ from octavo.errors import RequestError
 from octavo.server.cache_wishes import CacheWish, Says
 from octavo.server.failures import ApiError
 from octavo.server.fields import sift
+from octavo.server.schemas.answer_forms import ResponseFormat
 from octavo.server.terms import Terms
 
 Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -150,6 +151,18 @@ class SamplingBody(Body):
     length_penalty: float | None = within(minimum=-16, maximum=16)
     early_stopping: bool | Literal["never"] | None = None
     prompt_logprobs: Whole | None = within(minimum=0)
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = Field(
+        None,
+        description="One of json, json_object, regex, choice, grammar, structural_tag; and options",
+    )
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_json_object: bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], ONE_MISTAKE] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    guided_decoding_backend: str | None = None
     truncate_prompt_tokens: Whole | None = Field(
         None, description="Keep so many tokens, the last; -1: as many as the context has room for"
     )

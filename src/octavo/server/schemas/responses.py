@@ -207,14 +207,6 @@ class ResponsesBody(DrawnBody):
 
     def conversation(self, turns: tuple[Turn, ...]) -> ChatRequest:
         """Return what is to be continued: turns behind the instructions. Raises ApiError."""
-        if self.text is not None and self.text.format is not None:
-            kind = self.text.format.type
-            if kind != "text":
-                raise ApiError(
-                    400,
-                    f"text.format: {kind}: answers in a given form are not supported; leave it out",
-                    param="text.format",
-                )
         first = () if self.instructions is None else (_system(self.instructions),)
         choice = self.tool_choice
         if isinstance(choice, NamedTool):

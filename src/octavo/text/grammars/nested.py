@@ -1,47 +1,37 @@
-"""JSON Schemas that stand in a grammar: made exact, as those that stand alone are."""
+"""JSON Schemas that stand inside a Lark grammar."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import cast
 
 from octavo.errors import RequestError
 from octavo.text.grammars.schema import exact_schema
 
-_RULE = re.compile(r"^([a-z_]\w*)[ \t]*:[ \t]*%json[ \t]*(?=\{)", re.MULTILINE)
-_OURS = "x-guidance"
-"""A keyword of the library, about spelling; it goes through as it is."""
+_BEFORE = re.compile(r"%json\s+(?=\{)")
+_DECODER = json.JSONDecoder()
+_OPTIONS = "x-guidance"
+"""Stands in a schema, and is none of its keywords: how its values are spelled."""
 
 
-def exact_grammar(text: str) -> str:
-    """Return a Lark grammar whose `rule: %json {…}` lines hold exact schemas.
-
-    Raises RequestError, which names the rule, for a schema that cannot be held.
-    """
+def exact_grammar(lark: str) -> str:
+    """Return a grammar with each JSON Schema in it rewritten. Raises RequestError."""
     parts: list[str] = []
-    place = 0
-    for rule in _RULE.finditer(text):
-        if rule.start() < place:
+    done = 0
+    for found in _BEFORE.finditer(lark):
+        try:
+            value, end = _DECODER.raw_decode(lark, found.end())
+        except (ValueError, RecursionError):
+            continue  # a text that only looks like it, or no JSON, which the library says itself
+        if found.start() < done or not isinstance(value, dict):
             continue
         try:
-            value, end = json.JSONDecoder().raw_decode(text, rule.end())
-        except (ValueError, RecursionError) as error:
-            raise RequestError(
-                f"structured_outputs: grammar: the schema of {rule[1]!r:.80} is no JSON: {error}"
-            ) from None
-        parts += [text[place : rule.end()], _exact(rule[1], cast("dict[str, object]", value))]
-        place = end
-    return "".join([*parts, text[place:]])
-
-
-def _exact(rule: str, schema: dict[str, object]) -> str:
-    spelling = schema.pop(_OURS, None)
-    try:
-        exact: object = json.loads(exact_schema(json.dumps(schema, ensure_ascii=False)))
-    except RequestError as error:
-        reason = str(error).removeprefix("structured_outputs: json: ")
-        raise RequestError(f"structured_outputs: grammar: {rule}: {reason}") from None
-    if isinstance(exact, dict) and spelling is not None:
-        exact[_OURS] = spelling
-    return json.dumps(exact, ensure_ascii=False)
+            exact = exact_schema(lark[found.end() : end])
+        except RequestError as error:
+            told = str(error).removeprefix("structured_outputs: json: ")
+            raise RequestError(f"structured_outputs: grammar: %json: {told}") from None
+        if _OPTIONS in value:
+            exact = json.dumps(json.loads(exact) | {_OPTIONS: value[_OPTIONS]}, ensure_ascii=False)
+        parts += [lark[done : found.end()], exact]
+        done = end
+    return "".join([*parts, lark[done:]])

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import IO
 
@@ -27,14 +28,15 @@ from octavo.text.grammars.backend import GrammarMaker, TokenMatcher, Vocabulary
 
 WORK_S = 1.0
 """Seconds of a processor that a form may take."""
-_WAIT_S = 10.0
+_WAIT_S = 30.0
 """Seconds on the wall, where others leave it less than a processor."""
 _START_S = 60.0
 """For the interpreter and the vocabulary."""
 GROWTH_BYTES = 128 << 20
 """Memory that a form may take."""
-_ADDRESS_BYTES = 4 << 30
-"""Address space, the deep stack included."""
+_ADDRESS_BYTES = 2 << 30
+"""Address space beside what there is once the library is loaded: what asks for more at once, before
+it is counted, ends."""
 _STACK_BYTES = 512 << 20
 _STEPS = 24
 """Tokens of an answer that is tried: what a library puts off until it computes a mask counts."""
@@ -131,8 +133,6 @@ def main(backend: str) -> None:
 
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, _ADDRESS_BYTES))
     words = _read(questions)
     if words is None:
         return
@@ -143,6 +143,7 @@ def main(backend: str) -> None:
         maker = GRAMMAR_BACKENDS[backend](vocabulary)
     except RequestError as refusal:
         error = str(refusal).encode()
+    _limit_addresses()
     _write(answers, b"")
     while (question := _read(questions)) is not None:
         form = msgspec.msgpack.decode(question, type=StructuredOutputs)
@@ -154,6 +155,14 @@ def main(backend: str) -> None:
         if _most_memory() - before > GROWTH_BYTES:
             return
         _write(answers, answer)
+
+
+def _limit_addresses() -> None:
+    """Let the process map no more than so much beside what it has, where that can be said."""
+    with suppress(ValueError, OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + _ADDRESS_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _most_memory() -> int:

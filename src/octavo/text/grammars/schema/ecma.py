@@ -16,6 +16,8 @@ _LOOKING = {"?=": "a lookahead", "?!": "a lookahead", "?<=": "a lookbehind", "?<
 _COUNT = re.compile(r"\{(\d{1,9})(,(\d{0,9}))?\}")
 _PROPERTY = re.compile(r"\{[A-Za-z0-9_=]+\}")
 _HEX = re.compile(r"[0-9A-Fa-f]+")
+_QUOTED = (0x22, 0x5C)
+"""What JSON writes with a backslash, beside controls."""
 NOTHING = r"[^\x{0}-\x{10ffff}]"
 
 
@@ -122,7 +124,31 @@ class _Reader:
         inner = "".join(parts)
         if not inner:
             return r"[\x{0}-\x{10ffff}]" if negative else NOTHING
+        if all(_holds(parts, code) != negative for code in range(32)) and any(
+            _holds(parts, code) == negative for code in _QUOTED
+        ):
+            return self._without_escapes(parts, negative=negative)
         return f"[{'^' if negative else ''}{inner}]"
+
+    def _without_escapes(self, parts: list[str], *, negative: bool) -> str:
+        """Return a class of all controls, but not of quote and backslash, with what repeats it.
+
+        The library lets quote and backslash into a string escaped wherever all controls may come:
+        so U+0000 comes apart from the others.
+        """
+        repeat = self._pattern[self._at : self._at + 1]
+        if repeat not in ("*", "+"):
+            raise RequestError(
+                "it has a class without a quote or a backslash but with all control characters, "
+                "which is supported only behind * or +: exclude \\n too"
+            )
+        self._at += 1
+        self._lazy()
+        inner = "".join(parts)
+        some = rf"[^\x{{0}}{inner}]" if negative else rf"[[{inner}]--[\x{{0}}]]"
+        if repeat == "*":
+            return rf"(?:(?:{some}*\x{{0}})*{some}*)"
+        return rf"(?:{some}+|(?:{some}*\x{{0}})+{some}*)"
 
     def _between(self, letter: str, parts: list[str]) -> bool:
         """True for the mark between the ends of a range, which both are single characters."""
@@ -194,6 +220,40 @@ class _Reader:
         if 0xD800 <= code < 0xE000:
             raise RequestError("it has half a surrogate pair, which no string can hold")
         return code
+
+
+def _holds(parts: list[str], code: int) -> bool:
+    """True if a class of these parts, as they were spelled, has a character below U+0080."""
+    at = 0
+    while at < len(parts):
+        if at + 2 < len(parts) and parts[at + 1] == "-":
+            low, high = _code(parts[at]), _code(parts[at + 2])
+            if low <= code <= high:
+                return True
+            at += 3
+            continue
+        part = parts[at]
+        if _is_set(part):
+            if _set_holds(part, code):
+                return True
+        elif _code(part) == code:
+            return True
+        at += 1
+    return False
+
+
+def _set_holds(part: str, code: int) -> bool:
+    if "\\p" in part or "\\P" in part:
+        # Of controls, quote and backslash, categories of other (C) have the controls alone.
+        return ("\\P" in part) != (code < 32 and part.startswith(("[\\p{C", "[\\P{C")))
+    letter = chr(code)
+    known = {"0-9": letter.isdigit(), "A-Za-z0-9_": letter.isalnum() or letter == "_"}
+    held = known.get(part.strip("[]^"), letter in "\t\n\x0b\x0c\r ")
+    return held != part.startswith("[^")
+
+
+def _code(part: str) -> int:
+    return int(part[3:-1], 16) if part.startswith("\\x{") else ord(part)
 
 
 def _is_set(part: str) -> bool:

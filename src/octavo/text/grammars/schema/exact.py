@@ -31,4 +31,4 @@ def exact_schema(text: str) -> str:
         ) from None
     if written is False:
         raise RequestError("structured_outputs: json: no value fits this schema")
-    return json.dumps(written, ensure_ascii=False)
+    return json.dumps({} if written is True else written, ensure_ascii=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.text.grammars.schema.document import Document, Node, Refusal
+from octavo.text.grammars.schema.document import Document, Node, Refusal, Refused
 from octavo.text.grammars.schema.evaluated import Unevaluated
 from octavo.text.grammars.schema.logic import (
     FALSE,
@@ -116,14 +116,37 @@ class Meaning:
         kept = list(unlike)
         for shape in unlike:
             for other in kept:
-                if other is shape or type(other) is not type(shape) or other.blocked is not None:
-                    continue
-                if self._meeting.of(replace(shape, blocked=None), other) == replace(
-                    shape, blocked=None
-                ):
+                if other is not shape and other.blocked is None and self._covers(other, shape):
                     kept.remove(shape)
                     break
         return tuple(kept)
+
+    def _covers(self, larger: Shape, shape: Shape) -> bool:
+        """True if it is certain that a shape is part of another."""
+        if type(larger) is not type(shape):
+            return False
+        plain = replace(shape, blocked=None)
+        met = self._meeting.of(plain, larger)
+        if met == plain:
+            return True
+        if not isinstance(met, Objects) or not isinstance(plain, Objects):
+            return False
+        first, second = dict(met.named), dict(plain.named)
+        if first.keys() != second.keys() or replace(met, named=()) != replace(plain, named=()):
+            return False
+        return all(self._same(value, second[name]) for name, value in first.items())
+
+    def _same(self, one: Statement, other: Statement) -> bool:
+        """True if two statements are known to say the same of values without parts."""
+        if one == other:
+            return True
+        try:
+            found = set(self.shapes(one))
+            return found == set(self.shapes(other)) and all(
+                isinstance(shape, Constant | Numbers | Strings) for shape in found
+            )
+        except Refused:
+            return False
 
     def said(self, node: Node) -> Statement:
         """Return all that a schema says. Raises RequestError."""

@@ -193,6 +193,9 @@ class Meeting:
         if FALSE in named.values() and any(named.get(name) == FALSE for name in required):
             return None
         patterns, blocked = self._by_pattern(a, b)
+        if not patterns and FALSE in (a.rest, b.rest):
+            # Nothing new is said of a key that is forbidden as all others are.
+            named = {name: value for name, value in named.items() if value != FALSE}
         return Objects(
             named=tuple(named.items()),
             required=required,

@@ -6,7 +6,7 @@ from decimal import Decimal
 from fractions import Fraction
 from math import gcd, lcm
 
-from octavo.text.grammars.schema.document import Json, Refusal
+from octavo.text.grammars.schema.document import Json, Refusal, quoted
 from octavo.text.grammars.schema.patterns import ANY, none_of, one_of
 from octavo.text.grammars.schema.shapes import Numbers, Strings
 
@@ -132,4 +132,7 @@ def _unlike(texts: tuple[str, ...]) -> str:
         raise Refusal(
             "", "`not`", f"strings of more than {MAX_EXCLUDED} letters are not excluded"
         ).error()
+    if any(letter in text for text in texts for letter in '"\\'):
+        why = "strings with a quote or a backslash are not excluded"
+        raise Refusal("", "`not`", why, quoted(list(texts))).error()
     return none_of(texts)
