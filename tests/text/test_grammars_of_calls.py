@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tokenizers
 
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
@@ -12,7 +13,7 @@ from octavo.text.formats.reading import Formats, ToolUse
 from octavo.text.formats.table import TOOL_FORMATS
 from octavo.text.grammars.backend import Vocabulary
 from octavo.text.grammars.llguidance import LlguidanceMaker
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer import SpecialTokens, Tokenizer
 
 LOOK = Tool(
     name="look",
@@ -127,3 +128,27 @@ def test_two_forms_at_once_are_refused(tokenizer):
             choice=ToolChoice("required"),
             form=StructuredOutputs(json_object=True),
         )
+
+
+@pytest.fixture(scope="module")
+def marked(tokenizer):
+    """A vocabulary where the mark before a call is a token that is called special by nobody."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer.definition())
+    backend.add_tokens([tokenizers.AddedToken("<tool_call>", special=False)])
+    ends = SpecialTokens(None, tokenizer.eos_token_ids, {}, adds_bos=None, adds_eos=None)
+    return Tokenizer(backend, ends, {})
+
+
+def test_a_mark_that_is_a_token_of_its_own_is_that_token(marked):
+    maker = LlguidanceMaker(Vocabulary.of(marked, marked.vocab_size))
+    tag = {"begin": "<tool_call>\n", "schema": {"type": "object"}, "end": "\n</tool_call>"}
+    tags = {"type": "structural_tag", "triggers": ["<tool_call>"], "structures": [tag]}
+    forms = [
+        form_of(marked, LOOK, GO),
+        form_of(marked, LOOK, GO, choice=ToolChoice("required")),
+        StructuredOutputs(structural_tag=tags),
+    ]
+
+    assert len(marked.encode("<tool_call>")) == 1
+    assert [takes(maker, marked, form, ONE) for form in forms] == [True] * 3
+    assert [takes(maker, marked, form, "<tool_call>\nno") for form in forms] == [False] * 3
