@@ -189,6 +189,10 @@ def _of_schema(error: RequestValidationError) -> ApiError:
     found = [(_path(each["loc"]), str(each["msg"])) for each in error.errors()]
     param, message = found[0]
     if not param:
+        if error.body and isinstance(error.body, bytes):  # nobody has read it
+            return ApiError(
+                400, "the body is not said to be JSON: send it with Content-Type: application/json"
+            )
         return ApiError(400, f"the body must be a JSON object: {message}")
     # A field of several forms is wrong once for each of them.
     forms = dict.fromkeys(f"{path}: {message}" for path, message in found if param in path)
