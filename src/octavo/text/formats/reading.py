@@ -12,7 +12,7 @@ import msgspec
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 from octavo.text.conversation import AUTOMATIC, Tool, ToolChoice, Turn
-from octavo.text.formats.lowering import lowered
+from octavo.text.formats.lowering import lowered, one_by_one
 from octavo.text.formats.table import REASONING_FORMATS, TOOL_FORMATS, find_format
 from octavo.text.parsing import (
     AnswerParser,
@@ -90,7 +90,8 @@ class Formats:
         """Return what the template writes. Raises RequestError for what it has no words for."""
         calls = any(turn.calls or turn.role == "tool" for turn in turns)
         if not self.lowers or not (tools or calls):
-            return turns
+            single = self.tools is not None and self.tools.spelling.single
+            return one_by_one(turns) if single and calls else turns
         if self.tools is None:
             raise RequestError(
                 f"{'tools' if tools else 'messages'}: the model's template knows no tools: with "
