@@ -28,6 +28,7 @@ class MissReply(Reply):
     policy: str | None
     age_s: float | None
     evicted_since: int | None
+    changed: str | None = Field(description="Of a conversation: which message is not as it was")
 
 
 class CacheReply(Reply):
