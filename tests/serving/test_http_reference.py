@@ -11,6 +11,7 @@ from octavo.server.fields import NOT_YET, WITHOUT_EFFECT
 from octavo.server.schemas.chat import ChatBody, Message
 from octavo.server.schemas.common import StreamOptions
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.schemas.embeddings import EmbeddingBody
 from octavo.server.schemas.messages import MessagesBody
 from octavo.server.schemas.responses import ResponsesBody
 from octavo.server.schemas.tokens import DetokenizeBody, TokenizeBody
@@ -22,6 +23,7 @@ BODIES = [
     ChatBody,
     ResponsesBody,
     MessagesBody,
+    EmbeddingBody,
     Message,
     StreamOptions,
     TokenizeBody,
