@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from octavo.contract.batch import Batch, Slice
 from octavo.contract.layout import KVLayout
 from octavo.models.decoder import load_decoder
+from octavo.runner.masks import Matchers
 from octavo.runner.native import NativeExecutor, start_threads
 from octavo.runner.native_padding import native_layout
 from octavo.runner.native_sampler import NativeSampler
@@ -77,6 +78,7 @@ def native_hand(
     num_blocks: int = 64,
     placement: list[int] | None = None,
     poison: int | None = None,
+    matchers: Matchers | None = None,
 ) -> Hand:
     """Put a model behind the native runner, and a hand before it.
 
@@ -92,7 +94,8 @@ def native_hand(
     def observe(batch: Batch, logits: NDArray[np.float32]) -> None:
         hand.observe(batch, torch.from_numpy(logits))
 
-    runner = StepRunner(executor, sampler=NativeSampler(executor), on_logits=observe)
+    sampler = NativeSampler(executor)
+    runner = StepRunner(executor, sampler=sampler, matchers=matchers, on_logits=observe)
     order = list(range(num_blocks)) if placement is None else placement
     hand = Hand(runner, layout, order)
     if poison is not None:

@@ -229,15 +229,9 @@ class LLM:
         self, messages: Messages, *, add_generation_prompt: bool = True, **variables: object
     ) -> Prompt:
         """Render a conversation with the model's template, as a prompt of token ids."""
-        from octavo.chats import Chats, tool_use
+        from octavo.chats import Chats
 
-        chats = Chats(
-            self.get_tokenizer(),
-            tool_use(None, None, parallel=True),
-            tool_call_parser="auto",
-            reasoning_parser="auto",
-        )
-        return chats.prompt(
+        return Chats(self.get_tokenizer()).prompt(
             messages,
             variables,
             add_generation_prompt=add_generation_prompt,

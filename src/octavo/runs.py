@@ -19,23 +19,15 @@ def request_builder(
     built: Built, config: EngineConfig, report: Callable[[str], None]
 ) -> RequestBuilder:
     """Return what makes requests for an engine. report: told what has no effect, once."""
+    from octavo.cache_hints import unheard
     from octavo.prompts import RequestBuilder
-
-    def unheard() -> None:
-        by = f"eviction_policy {config.eviction_policy}"
-        if config.reservation != "on_demand":
-            by = f"reservation {config.reservation}"
-        report(
-            f"octavo: cache_hint changes nothing with {by}: hints are heeded by eviction_policy "
-            "bonus, gittins and cost (reservation on_demand)"
-        )
 
     return RequestBuilder(
         built.tokenizer,
         vocab_size=built.spec.vocab_size,
         namespace=built.namespace,
         seed=config.seed,
-        unheard=None if built.hears_hints else unheard,
+        unheard=None if built.hears_hints else lambda: report(unheard(config)),
     )
 
 

@@ -21,7 +21,7 @@ from octavo.cli.serve_settings import (
     told_of,
 )
 from octavo.cli.serve_table import FLAGS, settle
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, EngineGone
 from octavo.models.gguf import GGUFFile
 from octavo.server.listen import address_of, is_local, listen, listen_at_path, notice_vanished
 from octavo.server.remote.client import ProcessCore
@@ -149,6 +149,7 @@ def test_the_server_gets_its_settings():
     ("flags", "message"),
     [
         ({"max_n": "0"}, "max_n must be"),
+        ({"header_timeout": "nan"}, "header_timeout must be"),
         ({"drain_timeout": "-1"}, "drain_timeout_s must be"),
         ({"allowed_origins": '"*"'}, "--allowed-origins must be a JSON list"),
         ({"default_chat_template_kwargs": "[]"}, "must be a JSON object"),
@@ -228,6 +229,7 @@ def test_an_address_in_use_is_an_error_before_any_model_is_looked_for(capsys):
         (["--uds", "/no/such/folder/socket"], "cannot listen at /no/such/folder/socket"),
         (["--uds", "x", "--port", "1"], "--uds and --port are two places"),
         (["--root-path", "llm/"], "--root-path llm/ must begin with / and not end with it"),
+        (["--served-model-name", ""], "--served-model-name: a name must not be empty"),
         (["-tp", "2"], "one engine uses one device"),
     ],
 )
@@ -387,3 +389,16 @@ def test_a_start_that_nobody_foresaw_to_fail_is_one_line_and_a_file(
     if kept:
         assert told[0].endswith(str(files[0]))
         assert "Traceback" in files[0].read_text()
+
+
+def test_an_engine_that_ends_while_it_starts_is_no_bad_input(monkeypatch, capsys):
+    async def start(core):
+        raise EngineGone("the engine's process ended (signal 9: SIGKILL)")
+
+    monkeypatch.setattr(ProcessCore, "start", start)
+    shape = ["--load-format", "dummy", "--shape", "llama-3.1-8b", "--device", "cpu", "--port", "0"]
+
+    assert run(["serve", *shape, "--num-gpu-blocks-override", "10"]) == 1
+
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == "octavo: error: the engine's process ended (signal 9: SIGKILL)"

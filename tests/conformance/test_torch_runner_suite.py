@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.executors.torch import attention_backends
+from octavo.testing.bound_suite import check_bound_runner
 from octavo.testing.conformance import check_runner
 from octavo.testing.tiny import hand_for, tiny_decoder
 
@@ -43,3 +44,12 @@ def test_torch_runner(backend, deterministic):
         return runner
 
     check_runner(make, make_failing=make_failing)
+
+
+def test_texts_that_a_grammar_binds_keep_their_form():
+    decoder = tiny_decoder()
+
+    def make(matchers):
+        return hand_for(decoder, num_blocks=16, block_size=4, matchers=matchers).runner
+
+    check_bound_runner(make, vocab_size=decoder.spec.vocab_size)

@@ -17,6 +17,7 @@ from octavo.contract.batch import Batch, Copy, Sample, Score, Slice
 from octavo.contract.model import ExpertSpec, YarnRope
 from octavo.contract.sampling import SamplingParams
 from octavo.models.checkpoint import open_checkpoint
+from octavo.testing.bound_suite import check_bound_runner
 from octavo.testing.conformance import check_runner
 from octavo.testing.tiny import GREEDY, tiny_spec
 from tiny_families import FAMILIES, ROPES, make_model, reference_logits
@@ -288,6 +289,15 @@ def test_the_native_runner_keeps_what_every_runner_must(arithmetic, kind, monkey
         return runner
 
     check_runner(make, make_failing=make_failing, block_size=BLOCK)
+
+
+def test_texts_that_a_grammar_binds_keep_their_form():
+    weights = StoredRandomWeights(tiny_spec())
+
+    def make(matchers):
+        return native_hand(weights, num_blocks=16, threads=2, matchers=matchers).runner
+
+    check_bound_runner(make, vocab_size=weights.spec.vocab_size, block_size=BLOCK)
 
 
 POISON = 95

@@ -16,6 +16,7 @@ from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS
 from octavo.testing.driver import Driver, capacity, make_regions, make_request
+from octavo.testing.fake_grammars import fake_form
 from octavo.testing.fake_runner import FakeRunner
 
 VOCAB = 12
@@ -95,6 +96,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         eos=st.booleans(),
         seed=st.integers(0, 3),
         salt=st.sampled_from(("", "", "tenant")),
+        structured_outputs=st.sampled_from((None, None, fake_form(0), fake_form(1))),
         tenant=st.integers(0, 2),
         pin=st.sampled_from((None, None, None, "x")),
     )

@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'octa
 
 from octavo.contract.batch import Batch
 from octavo.contract.model import ExpertSpec
+from octavo.testing.bound_suite import check_bound_runner
 from octavo.testing.conformance import check_runner
 from octavo.testing.gpu import gpu_hand
 from octavo.testing.tiny import hand_for, tiny_decoder, tiny_spec
@@ -80,6 +81,17 @@ def test_the_runner_suite_passes(graphs):
     decoder = tiny_decoder(device=DEVICE)
 
     check_runner(lambda: gpu_hand(decoder, num_blocks=16, block_size=4, graphs=graphs).runner)
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+def test_texts_that_a_grammar_binds_keep_their_form(graphs):
+    decoder = tiny_decoder(device=DEVICE)
+
+    def make(matchers):
+        hand = gpu_hand(decoder, num_blocks=16, block_size=4, graphs=graphs, matchers=matchers)
+        return hand.runner
+
+    check_bound_runner(make, vocab_size=decoder.spec.vocab_size)
 
 
 def test_a_step_that_fails_is_reported_and_leaves_the_runner_usable():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo import __version__
+from octavo.testing.near_core import fake_loop
 from octavo.testing.near_server import served
 
 
@@ -16,6 +17,16 @@ def test_models_are_listed_by_all_their_names():
         assert [card["parent"] for card in cards] == [None, "fake"]
 
     served(test)
+
+
+def test_clients_are_told_of_the_longest_text_that_the_memory_holds():
+    async def test(server):
+        (card, _) = (await server.get("/v1/models")).json()["data"]
+        assert card["max_model_len"] == 80  # of 400 that the model has
+        prompt = {"prompt": [1] * 79, "max_tokens": 1}
+        assert (await server.post("/v1/completions", **prompt)).status_code == 200
+
+    served(test, build=lambda: fake_loop(20))
 
 
 def test_one_model_is_shown_by_any_of_its_names():

@@ -9,10 +9,11 @@ import pytest
 
 from octavo.server.fields import NOT_YET, WITHOUT_EFFECT
 from octavo.server.schemas.chat import ChatBody, Message
-from octavo.server.schemas.common import StreamOptions
+from octavo.server.schemas.common import CacheHintGiven, StreamOptions
 from octavo.server.schemas.completions import CompletionBody
 from octavo.server.schemas.embeddings import EmbeddingBody
 from octavo.server.schemas.messages import MessagesBody
+from octavo.server.schemas.pins import PinBody
 from octavo.server.schemas.responses import ResponsesBody
 from octavo.server.schemas.tokens import DetokenizeBody, TokenizeBody
 from octavo.server.settings import RequestBounds
@@ -24,6 +25,8 @@ BODIES = [
     ResponsesBody,
     MessagesBody,
     EmbeddingBody,
+    CacheHintGiven,
+    PinBody,
     Message,
     StreamOptions,
     TokenizeBody,

@@ -65,6 +65,8 @@ def test_a_shared_memory_is_for_all_that_name_no_namespace(tmp_path):
         ("tenant: {}\ntenants: {a: {keys: k}}", "and nothing else, not 'tenant'"),
         ("tenants: {'a b': {keys: k}}", "tenant 'a b': a name stands in logs"),
         ("tenants: {'': {keys: k}}", "a name stands in logs"),
+        ("tenants: {1: {keys: k}, '1': {keys: l}}", "name of a tenant must be a text, not '1'"),
+        ("tenants: {no: {keys: k}}", "name of a tenant must be a text, not 'False'"),
         ("tenants: {a: k}", "tenant 'a' must be a mapping with `keys`"),
         ("tenants: {a: {}}", "tenant 'a' needs keys"),
         ("tenants: {a: {keys: []}}", "tenant 'a' needs keys"),

@@ -191,6 +191,7 @@ def test_a_body_of_another_kind_is_refused(nasty_server, kind):
             "/v1/completions", content=b'{"prompt": "a"}', headers={"content-type": kind}
         )
         assert reply.status_code == 400, reply.text
+        assert "Content-Type: application/json" in reply.json()["error"]["message"]
 
     nasty_server(test)
 

@@ -6,17 +6,19 @@ import contextlib
 
 import pytest
 import schemathesis
+from chaos_callers import TEMPLATE
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from sockets import in_a_thread
-from tiny_served import worded
+from tiny_served import VOCABULARY, worded
 
 from octavo.server.keys import KeyTable
 from octavo.server.settings import RequestBounds, ServerSettings
 from octavo.testing.near_server import near_server
+from octavo.testing.served import grammars_of
 
-QUICK, THOROUGH = 10, 300
+QUICK, THOROUGH = 6, 300
 
 # A client of a small server, whose answers are short.
 BOUNDS = ServerSettings(bounds=RequestBounds(max_n=4, max_prompts=4))
@@ -26,9 +28,18 @@ ADMIN = "boss"
 
 
 @pytest.fixture
-def url(tiny_tokenizer):
-    """Where a server of a model that computes nothing is; its administrator closes it at last."""
-    options = worded(tiny_tokenizer, max_model_len=40, max_num_batched_tokens=256)
+def url(tiny_tokenizer, tiny_gguf):
+    """Where a server of a model that computes nothing is; its administrator closes it at last.
+
+    It takes forms, tools and pins.
+    """
+    options = worded(
+        tiny_tokenizer.with_template(TEMPLATE),
+        max_model_len=60,
+        max_num_batched_tokens=256,
+        pin_limit=0.2,
+        grammars=grammars_of(str(tiny_gguf), VOCABULARY),
+    )
     keys = KeyTable([], admins=[ADMIN])
     with in_a_thread(near_server(**options, settings=BOUNDS, keys=keys)) as address:
         yield address

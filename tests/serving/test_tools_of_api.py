@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import jsonschema_rs
 import pytest
-from tiny_served import HELLO, events, saying
+from tiny_served import HELLO, events, real, saying
 
+from octavo import LLM
 from octavo.server.settings import RequestBounds, ServerSettings
 from octavo.testing.near_server import served
+from tiny_model import write_tiny_gguf
 
 PATH = "/v1/chat/completions"
 TOOLS = [
@@ -257,3 +260,86 @@ def test_a_template_that_rejects_a_chat_is_an_error_of_its_messages(tiny_tokeniz
         assert "roles must alternate" in reply.json()["error"]["message"]
 
     served(test, **saying(tiny_tokenizer.with_template(template), "the"))
+
+
+@pytest.fixture(scope="module")
+def long_model(tmp_path_factory):
+    """A tiny model that takes a prompt with tools."""
+    path = tmp_path_factory.mktemp("gguf") / "long.gguf"
+    return write_tiny_gguf(path, metadata={"llama.context_length": 4096})
+
+
+def forced(long_model, **body):
+    """Return the calls of a real engine whose answers are held, whole and streamed."""
+    calls = []
+
+    async def test(server):
+        asked = {"messages": HELLO, "tools": BOUNDED, "max_tokens": 300, "request_id": "same"}
+        for seed in range(3):
+            body["seed"] = seed
+            reply = await server.post(PATH, **asked, **body)
+            assert reply.status_code == 200, reply.text
+            (choice,) = reply.json()["choices"]
+            stream = await server.post(PATH, **asked, **body, stream=True)
+            assert together(events(stream.text)) == whole(choice)
+            message, finish = whole(choice)
+            assert (message["content"], finish) == ("", "tool_calls"), message
+            calls.append([(one["name"], one["arguments"]) for one in message["calls"].values()])
+
+    served(test, **real(LLM(str(long_model), kv_cache_memory_bytes=1 << 23)))
+    return calls
+
+
+BOUNDED = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "a": {"type": "string", "maxLength": 4},
+                    "b": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2},
+                },
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("look", "go")
+]
+
+
+def fits(arguments):
+    value = json.loads(arguments)
+    schema = BOUNDED[0]["function"]["parameters"]
+    return jsonschema_rs.is_valid(schema, value)
+
+
+def test_calls_that_must_be_made_fit_their_schema(long_model):
+    for calls in forced(long_model, tool_choice="required", parallel_tool_calls=False):
+        ((name, arguments),) = calls
+        assert name in ("look", "go")
+        assert fits(arguments)
+        # As a template writes it, so that the history is the text in memory.
+        assert arguments == json.dumps(json.loads(arguments), ensure_ascii=False)
+
+
+def test_a_named_tool_is_the_one_that_is_called(long_model):
+    choice = {"type": "function", "function": {"name": "go"}}
+
+    for calls in forced(long_model, tool_choice=choice):
+        ((name, arguments),) = calls
+        assert name == "go"
+        assert fits(arguments)
+
+
+def test_a_schema_that_cannot_be_held_is_refused(long_model):
+    async def test(server):
+        function = {"name": "look", "parameters": {"properties": {"a": {"type": "dict"}}}}
+        tools = [{"type": "function", "function": function}]
+        reply = await server.post(PATH, messages=HELLO, tools=tools, tool_choice="required")
+        assert reply.status_code == 400
+        assert "dict" in reply.json()["error"]["message"]
+
+    served(test, **real(LLM(str(long_model), kv_cache_memory_bytes=1 << 23)))

@@ -244,7 +244,7 @@ def test_a_grammar_holds_the_schema_of_each_tool_and_special_tokens_by_number():
     grammar = TOOL_FORMATS["mistral"].spelling.grammar(tools, {"[TOOL_CALLS]": 5}, several=True)
 
     first, second, *rules = grammar.splitlines()
-    assert first == 'start: <[5]> " [" call (", " call)* "]"'
+    assert first == 'start: <[5]> " [" call (", " call){0,15} "]"'
     assert second == "call: call_0 | call_1"
     schema = json.loads(rules[1].removeprefix("call_0_arguments: %json "))
     assert (schema["type"], schema["properties"]) == ("object", {"a": {}})

@@ -10,7 +10,7 @@ from octavo import __version__
 from octavo.cli import INTERRUPTED
 from octavo.cli.flags import Command, Group, Runnable, TableCommand, UsageError
 from octavo.cli.output import OutputError, ReaderGone, say
-from octavo.errors import Corrupted, OctavoError, OutOfBlocks
+from octavo.errors import Corrupted, EngineGone, OctavoError, OutOfBlocks
 
 BAD_INPUT = 2
 
@@ -55,6 +55,8 @@ def run_command(arguments: list[str]) -> int:
         return _say("interrupted", INTERRUPTED)
     except UsageError as error:
         return _say(f"octavo: error: {error}", BAD_INPUT)
+    except EngineGone as error:
+        return _say(f"octavo: error: {error}", 1)
     except (Corrupted, OutOfBlocks) as error:
         return _say(f"octavo: bug: {error}", 1)
     except OctavoError as error:

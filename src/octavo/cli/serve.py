@@ -140,6 +140,8 @@ def _plan(options: Options) -> Plan:
     config, notes = engine_config(options, keys.tenants)
     tls = tls_of(options)
     root_path = _root_path(options)
+    if not all(options.texts("served-model-name")):
+        raise ConfigError("--served-model-name: a name must not be empty")
     allow_many_files()
     return Plan(
         options=options,

@@ -292,6 +292,5 @@ DEAD: tuple[Flag, ...] = (
     idle("preemption-mode", Kind.TEXT, "a sequence that must give way is computed again"),
     idle("use-v2-block-manager", Kind.SWITCH, "there is one block manager"),
     idle("num-scheduler-steps", Kind.COUNT, "every step is planned by itself"),
-    idle("guided-decoding-backend", Kind.TEXT, "see --structured-outputs-backend"),
     idle("disable-log-requests", Kind.SWITCH, "requests are logged without their text anyway"),
 )

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from octavo.server.metrics.requests import RequestMeters
 from octavo.server.metrics.values import MetricsSettings, read_bounds
 from octavo.server.parts import Parts, ServedModel
 from octavo.server.traces import open_traces
+from octavo.text.grammars.table import GRAMMAR_BACKENDS
 
 if TYPE_CHECKING:
     from octavo.cli.serve import Plan
@@ -156,6 +158,14 @@ def templated(given: str | None, tokenizer: Tokenizer | None) -> Tokenizer | Non
     return tokenizer.with_template(source)
 
 
+def _version_of(library: str) -> str:
+    """Return the version of a library that makes grammars: what it lets come may differ."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
+
+
 def _fingerprint(plan: Plan, checkpoint: Checkpoint | None, root: str) -> str:
     """Name all that changes the bits of an answer."""
     config = plan.config
@@ -168,6 +178,8 @@ def _fingerprint(plan: Plan, checkpoint: Checkpoint | None, root: str) -> str:
         config.device,
         config.cpu_arithmetic,
         config.deterministic,
+        config.structured_outputs_backend,
+        *(_version_of(library) for library in GRAMMAR_BACKENDS),
     )
     digest = blake2b(repr(parts).encode(), digest_size=_FINGERPRINT_BYTES)
     return f"fp_{digest.hexdigest()}"

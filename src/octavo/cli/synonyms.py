@@ -1,4 +1,4 @@
-"""Flags of SGLang, as ours: they are read like any other and then renamed."""
+"""Flags of SGLang, and old ones of vLLM, as ours: they are read like any other and then renamed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def _order(value: Value) -> Value:
     return _ORDERS[value]
 
 
+def _grammars(value: Value) -> Value:
+    return "llguidance" if value == "guidance" else value
+
+
 def _invert(value: Value) -> Value:
     return not value
 
@@ -54,6 +58,16 @@ def _of(
 
 
 SYNONYMS: tuple[Synonym, ...] = (
+    Synonym(
+        Flag(
+            name="guided-decoding-backend",
+            kind=Kind.TEXT,
+            help="vLLM's old name of --structured-outputs-backend.",
+        ),
+        "structured-outputs-backend",
+        _grammars,
+    ),
+    _of("grammar-backend", "structured-outputs-backend", Kind.TEXT, _grammars),
     Synonym(Flag(name="MODEL", kind=Kind.WORD, help="The model, as for --model."), "model"),
     _of("model-path", "model", Kind.TEXT),
     _of("tokenizer-path", "tokenizer", Kind.TEXT),

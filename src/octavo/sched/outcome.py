@@ -84,7 +84,10 @@ def results_of(search: BeamSearch) -> list[Update]:
     ]
 
 
-_TOO_FEW = "fewer texts than beam_width are possible: allow more tokens, or lower beam_width"
+_TOO_FEW = (
+    "fewer texts than beam_width are possible: allow more tokens, or a form of more answers, or "
+    "lower beam_width"
+)
 
 
 def search_failures(search: BeamSearch, error: str) -> list[Update]:

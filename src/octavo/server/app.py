@@ -21,6 +21,7 @@ from octavo.server.routes import (
     messages,
     metrics,
     models,
+    pins,
     responses,
     tokens,
 )
@@ -32,6 +33,7 @@ PROMPTED: tuple[Callable[[Parts, Prompter], APIRouter], ...] = (
     chat.router,
     responses.router,
     messages.router,
+    pins.router,
     tokens.router,
 )
 """Those whose requests hold prompts."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.contract.batch import Logprobs
-from octavo.contract.misses import Miss
+from octavo.contract.misses import Miss, MissReason
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.answer import AnswerText
 from octavo.errors import EngineGone, OverLimit, RequestError
@@ -87,6 +87,8 @@ class Ask:
         """Why it has no answer."""
         self.open = len(self.choices)
         """Answers that have not ended."""
+        self._changed: tuple[str | None] | None = None
+        """Once somebody has asked."""
         self._scores = params.prompt_logprobs is not None
         self._interval = telling.interval
         self._ring = ring
@@ -119,6 +121,16 @@ class Ask:
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were in memory."""
         return self.choices[0].cached_tokens or 0
+
+    @property
+    def changed(self) -> str | None:
+        """What of a conversation is not as it stands in memory; None: that is not known."""
+        miss, places = self.miss, self.prompt.places
+        if miss is None or places is None or miss.reason is not MissReason.DIVERGED:
+            return None
+        if self._changed is None:
+            self._changed = (places.changed(self.prompt.ids, miss.position),)
+        return self._changed[0]
 
     @property
     def output_tokens(self) -> int:

@@ -19,6 +19,13 @@ def tenant_of(connection: HTTPConnection, parts: Parts) -> Tenant | None:
     return known if isinstance(known, Tenant) else parts.keys.tenant(None)
 
 
+def known_tenant(connection: HTTPConnection, parts: Parts) -> Tenant:
+    """Return whose request it is, which has passed the guard."""
+    tenant = tenant_of(connection, parts)
+    assert tenant is not None, "the guard lets nobody through without a key"
+    return tenant
+
+
 def request_id_of(connection: HTTPConnection) -> str:
     """Return the id that whoever sent it chose, or the one that it was given first."""
     known: object = getattr(connection.state, "request_id", None)

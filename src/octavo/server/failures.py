@@ -104,7 +104,7 @@ def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
         case RequestValidationError():
             return _of_schema(error)
         case RequestError():
-            message = str(error)
+            message = _in_words_of_http(str(error))
             param, code = _meant(message), None
             if _TOO_LONG.search(message):
                 code = "context_length_exceeded"
@@ -143,6 +143,20 @@ _TOO_LONG = re.compile(r"prompt (has|of|is) .*tokens")
 _FIRST_WORD = re.compile(r"[a-z][a-z_]*[a-z]")
 
 
+def _in_words_of_http(message: str) -> str:
+    """Return a message with ways out that a client of a server has."""
+    for call, route in _WAYS_OUT.items():
+        message = message.replace(call, route)
+    return message
+
+
+_WAYS_OUT = {
+    "unpin(name)": "DELETE /v1/cache/pins/NAME",
+    "build the engine with pin_limit": "start the server with --pin-limit",
+    "raise pin_limit": "let the server have a greater --pin-limit",
+}
+
+
 def _meant(message: str) -> str | None:
     """Return the option that an error message begins with, as ours do."""
     first = _FIRST_WORD.match(message)
@@ -175,6 +189,10 @@ def _of_schema(error: RequestValidationError) -> ApiError:
     found = [(_path(each["loc"]), str(each["msg"])) for each in error.errors()]
     param, message = found[0]
     if not param:
+        if error.body and isinstance(error.body, bytes):  # nobody has read it
+            return ApiError(
+                400, "the body is not said to be JSON: send it with Content-Type: application/json"
+            )
         return ApiError(400, f"the body must be a JSON object: {message}")
     # A field of several forms is wrong once for each of them.
     forms = dict.fromkeys(f"{path}: {message}" for path, message in found if param in path)

@@ -9,6 +9,7 @@ from octavo.errors import RequestError
 from octavo.server.failures import ApiError
 from octavo.server.schemas.answer_forms import ResponseFormat
 from octavo.server.schemas.common import SamplingBody
+from octavo.server.schemas.messages import OutputConfig
 from octavo.server.schemas.responses import TextFormat
 
 _GUIDED = ("json", "json_object", "regex", "choice", "grammar")
@@ -42,6 +43,13 @@ def text_form(given: TextFormat | None) -> StructuredOutputs | None:
         return None
     schema = given.schema_ if given.type == "json_schema" else None
     return _form("text.format", {"json_object": True} if schema is None else {"json": schema})
+
+
+def message_form(given: OutputConfig | None) -> StructuredOutputs | None:
+    """Return the form of a message's text; None: any text. Raises ApiError."""
+    if given is None or given.format is None:
+        return None
+    return _form("output_config.format", {"json": given.format.schema_})
 
 
 def _form(name: str, options: dict[str, object]) -> StructuredOutputs:

@@ -42,12 +42,17 @@ def read_key_file(path: Path, like: Tenant) -> list[KeyHolder]:
     if not rows:
         raise ConfigError(f"{where} names no tenant: then no request would ever be let in")
     try:
-        return [_holder(str(name), row, like) for name, row in rows.items()]
+        return [_holder(name, row, like) for name, row in rows.items()]
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _holder(name: str, row: object, like: Tenant) -> KeyHolder:
+def _holder(name: object, row: object, like: Tenant) -> KeyHolder:
+    if not isinstance(name, str):
+        # `1` and `"1"` would be one name for two tenants, and `no` is a truth value in YAML.
+        raise ConfigError(
+            f"the name of a tenant must be a text, not {_named(name)}: put it in quotes"
+        )
     if not name.isprintable() or " " in name or not 0 < len(name) <= _LONGEST_NAME:
         raise ConfigError(
             f"tenant {name!r:.80}: a name stands in logs and metrics, so that it must have 1 to "

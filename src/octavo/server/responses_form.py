@@ -218,7 +218,9 @@ class ResponsesForm:
 
 def response_base(body: ResponsesBody, model: str) -> dict[str, object]:
     """Return the fields of a response that say what was asked. model: as the client names it."""
-    given = body.model_dump(by_alias=True, exclude_none=True, include={"tools", "tool_choice"})
+    given = body.model_dump(
+        by_alias=True, exclude_none=True, include={"tools", "tool_choice", "text"}
+    )
     return {
         "id": f"resp_{body.request_id or uuid.uuid4().hex}",
         "object": "response",
@@ -233,7 +235,7 @@ def response_base(body: ResponsesBody, model: str) -> dict[str, object]:
         "reasoning": {"effort": None, "summary": None},
         "store": body.kept,
         "temperature": body.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": given.get("text", {}).get("format", {"type": "text"})},
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": given.get("tools", []),
         "top_p": body.top_p,
@@ -254,7 +256,7 @@ def _usage(usage: Usage) -> dict[str, object]:
             "cache_write_tokens": 0,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
     if usage.cache is not msgspec.UNSET:

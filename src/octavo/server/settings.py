@@ -77,8 +77,9 @@ class ConnectionTimes:
     def __post_init__(self) -> None:
         for time in fields(self):
             if not _seconds(getattr(self, time.name)):
+                flag = time.name.removesuffix("_s") + "_timeout"
                 raise ConfigError(
-                    f"{time.name} must be 0 or more seconds, got {getattr(self, time.name)!r}"
+                    f"{flag} must be 0 or more seconds, got {getattr(self, time.name)!r}"
                 )
 
 

@@ -17,7 +17,7 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
     if not isinstance(body, Mapping):
         return
     fields = cast("Mapping[str, object]", body)
-    for name in ("stop", "stop_sequences"):
+    for name in ("stop", "stop_sequences", "include"):
         _check(name, _length(fields.get(name)), bounds.max_stop, "texts")
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         _check(name, _length(fields.get(name)), bounds.max_logit_bias, "entries")
@@ -63,13 +63,21 @@ def _check_messages(name: str, given: object, bounds: RequestBounds) -> None:
         return
     many = cast("list[object]", given)
     _check(name, len(many), bounds.max_messages, "of them")
-    for part, what in (("content", "parts"), ("tool_calls", "tool_calls")):
-        parts = sum(
-            _length(cast("Mapping[str, object]", one).get(part))
-            for one in many
-            if isinstance(one, Mapping)
-        )
-        _check(name, parts, bounds.max_messages, f"{what} in all of them")
+    calls = sum(_length(_field(one, "tool_calls")) for one in many)
+    _check(name, calls, bounds.max_messages, "tool_calls in all of them")
+    _check(name, sum(map(_parts, many)), bounds.max_messages, "parts in all of them")
+
+
+def _parts(message: object) -> int:
+    """Count the parts of a message, those of a call's result in it too, whatever its API is."""
+    content = _field(message, "content")
+    inner = cast("list[object]", content) if isinstance(content, list) else []
+    own = sum(_length(_field(message, name)) for name in ("content", "output", "summary"))
+    return own + sum(_length(_field(part, "content")) for part in inner)
+
+
+def _field(given: object, name: str) -> object:
+    return cast("Mapping[str, object]", given).get(name) if isinstance(given, Mapping) else None
 
 
 def _check(name: str, count: int, most: int, what: str) -> None:

@@ -14,6 +14,7 @@ from octavo.sched.order import Order
 from octavo.testing.desk import Desk
 from octavo.testing.driver import Driver, make_cache, make_request
 from octavo.testing.eviction_suite import check_eviction_policy
+from octavo.testing.fake_grammars import fake_form
 from octavo.testing.grammar_suite import check_grammar_maker
 from octavo.testing.runner_suite import check_runner
 
@@ -106,7 +107,12 @@ def _check_empty(driver: Driver) -> None:
 def _every_request_is_answered(driver: Driver) -> None:
     for i in range(12):
         prompt = [1] * (4 * (i % 3)) + [i] * (1 + i % 5)
-        driver.add(make_request(f"r{i}", prompt, n=1 + i % 2, max_tokens=1 + i, seed=i))
+        form = fake_form(i) if i % 3 == 1 else None
+        driver.add(
+            make_request(
+                f"r{i}", prompt, n=1 + i % 2, max_tokens=1 + i, seed=i, structured_outputs=form
+            )
+        )
     while driver.scheduler.busy:
         driver.step()
         _check_counts(driver)

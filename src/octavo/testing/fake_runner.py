@@ -28,7 +28,7 @@ from octavo.contract.structured import StructuredOutputs
 from octavo.runner.following import Following
 from octavo.runner.history import History
 from octavo.runner.inputs import StepArrays, Work
-from octavo.runner.masks import allowed_by
+from octavo.runner.masks import Matchers, allowed_by
 from octavo.testing.fake_grammars import FakeGrammars, allowed_tokens
 
 Tokens: TypeAlias = "range | list[int]"
@@ -124,6 +124,7 @@ class FakeRunner:
         refusal: Refusal | None = None,
         random: Random | None = None,
         move_failure: float = 0.0,
+        grammars: Matchers | None = None,
     ) -> None:
         self._sizes = block_sizes
         self._windows = windows or (None,) * len(block_sizes)
@@ -137,9 +138,9 @@ class FakeRunner:
         self._memory: dict[tuple[str, BlockId], dict[int, _Slot]] = {}
         self._tables: dict[SeqId, list[list[BlockId]]] = {}
         self._last: dict[SeqId, int] = {}
-        self._pasts: dict[SeqId, list[int]] = {}
+        self._pasts: dict[SeqId, History] = {}
         """What has been told of the texts that samples look back at."""
-        self._following = Following(FakeGrammars(vocab_size), vocab_size)
+        self._following = Following(grammars or FakeGrammars(vocab_size), vocab_size)
         self._queue: deque[Batch] = deque()
         self._misled: set[StepId] = set()
         """Steps submitted before the failure of an earlier one was known."""
@@ -153,9 +154,9 @@ class FakeRunner:
         """Queue a batch; its moves may run before older batches have computed."""
         assert len(self._queue) < 2, "a third step was submitted before the first was collected"
         for piece in batch.slices:
-            assert piece.tokens[-1] != PENDING or not any(s.constrained for s in piece.samples), (
-                f"sequence {piece.seq} goes on with a token that its grammar does not know yet"
-            )
+            assert piece.tokens[-1:] != (PENDING,) or not any(
+                s.constrained for s in piece.samples
+            ), f"sequence {piece.seq} goes on with a token that its grammar does not know yet"
         self._queue.append(batch)
         self._moves += batch.moves
 
@@ -193,9 +194,10 @@ class FakeRunner:
             self._pool(piece, texts[piece.seq], result)
             if piece.score is not None:
                 result.scored[piece.seq] = self._score(piece)
-            eligible = self._eligible(piece)
-            for sample, tokens in zip(piece.samples, eligible, strict=True):
-                self._sample(piece, sample, texts[piece.seq], tokens, result)
+        asked = [(piece, sample) for piece in slices for sample in piece.samples]
+        eligible = self._eligible([s for _, s in asked], [piece.seq for piece, _ in asked])
+        for (piece, sample), tokens in zip(asked, eligible, strict=True):
+            self._sample(piece, sample, texts[piece.seq], tokens, result)
         if error is None:
             return result
         self._spoil(batch, slices)
@@ -280,18 +282,16 @@ class FakeRunner:
         if piece.pool.last:
             result.pooled[piece.seq] = digest
 
-    def _eligible(self, piece: Slice) -> list[Tokens]:
-        """Return for each sample of a slice what may come, as a runner finds it out."""
+    def _eligible(self, samples: list[Sample], owners: list[SeqId]) -> list[Tokens]:
+        """Return for each sample what may come, as a runner finds it out. owners: of its text."""
         every = range(self.vocab_size)
-        if not any(sample.constrained for sample in piece.samples):
-            return [every] * len(piece.samples)
-        told = History(self._pasts[piece.seq], piece.samples[0].prompt_length)
-        work = Work(
-            _NO_ARRAYS, 1, samples=list(piece.samples), histories=[told] * len(piece.samples)
-        )
+        if not any(sample.constrained for sample in samples):
+            return [every] * len(samples)
+        texts = [self._pasts.get(seq) for seq in owners]
+        work = Work(_NO_ARRAYS, len(samples), samples=samples, histories=texts)
         self._following.begin(work)
         refusals = self._following.end()
-        assert not refusals, f"sequence {piece.seq}: {refusals}"
+        assert not refusals, f"{refusals}"
         return [
             every if mask is None else np.flatnonzero(allowed_by(mask, self.vocab_size)).tolist()
             for mask in work.masks
@@ -334,24 +334,25 @@ class FakeRunner:
             assert len(piece.past) == piece.start, (
                 f"sequence {piece.seq} at {piece.start}: {len(piece.past)} tokens of the past"
             )
-            told = self._pasts[piece.seq] = list(piece.past)
+            length = piece.samples[0].prompt_length
+            told = self._pasts[piece.seq] = History(piece.past, length)
         else:
             assert not piece.past, f"sequence {piece.seq}: a past that nobody needs"
         if told is None:
             return
-        assert len(told) == piece.start, (
-            f"sequence {piece.seq} goes on at {piece.start} after {len(told)} tokens"
+        assert len(told.tokens) == piece.start, (
+            f"sequence {piece.seq} goes on at {piece.start} after {len(told.tokens)} tokens"
         )
-        told += [self._last[piece.seq] if t == PENDING else t for t in piece.tokens]
-        self._compare(piece.seq, 0, told)
+        told.extend([self._last[piece.seq] if t == PENDING else t for t in piece.tokens])
+        self._compare(piece.seq, 0, told.tokens)
         first = 0 if self._windows[0] is None else max(0, piece.start - self._windows[0] + 1)
         slots = [
             self._slot(self._tables[piece.seq][0], self._sizes[0], position)
-            for position in range(first, len(told))
+            for position in range(first, len(told.tokens))
         ]
         if _POISON not in slots:
             seen = [slot[0] for slot in slots]
-            assert told[first:] == seen, f"sequence {piece.seq}: another past"
+            assert told.tokens[first:] == seen, f"sequence {piece.seq}: another past"
 
     def _score(self, piece: Slice) -> tuple[Logprobs, ...]:
         """Check that the targets are the text's own; they are all equally likely."""

@@ -16,6 +16,7 @@ from octavo.pages.arena import Arena
 from octavo.runner.gpu_graphs import GraphSizes, StepGraphs
 from octavo.runner.gpu_runner import GpuRunner, Newest
 from octavo.runner.gpu_step import StepCutter
+from octavo.runner.masks import Matchers
 from octavo.testing.tiny import GARBAGE, Hand
 
 _PARTS = 512
@@ -31,6 +32,7 @@ def gpu_hand(
     graphs: bool = False,
     exact: bool = False,
     attend: Callable[[TritonAttention], PagedAttention] | None = None,
+    matchers: Matchers | None = None,
 ) -> Hand:
     """Put a decoder behind the GPU runner, and a hand before it; untouched memory reads as NaN.
 
@@ -64,6 +66,15 @@ def gpu_hand(
     def observe(batch: Batch, logits: Tensor) -> None:
         hand.observe(batch, logits)
 
-    runner = GpuRunner(fused, arena, attention, cutter, newest, graphs=captured, on_logits=observe)
+    runner = GpuRunner(
+        fused,
+        arena,
+        attention,
+        cutter,
+        newest,
+        graphs=captured,
+        matchers=matchers,
+        on_logits=observe,
+    )
     hand = Hand(runner, layout, list(range(num_blocks)))
     return hand

@@ -221,7 +221,7 @@ class Life:
 
     def _form(self) -> StructuredOutputs | None:
         """Draw what an answer is held to, from numbers of its own."""
-        return fake_form(self.forms.randint(0, 3)) if self.forms.random() < 0.3 else None
+        return fake_form(self.forms.randint(0, 3)) if self.forms.random() < 0.15 else None
 
     def _search(self) -> dict[str, Any]:
         """Draw the options of a beam search."""

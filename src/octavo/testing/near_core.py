@@ -20,6 +20,7 @@ from octavo.server.core import CoreState, Listener
 from octavo.server.remote.calls import Listeners
 from octavo.testing.driver import make_cache
 from octavo.testing.fake_runner import FakeRunner
+from octavo.text.grammars.compiler import GrammarCompiler
 
 
 class NearCore:
@@ -227,17 +228,21 @@ def fake_loop(
     max_model_len: int = 400,
     by_priority: bool = False,
     tenants: Iterable[TenantShare] = (),
+    pin_limit: float = 0.0,
     runner: ModelRunner | None = None,
+    grammars: GrammarCompiler | None = None,
 ) -> tuple[Loop, CoreFacts]:
     """Build a loop of blocks of four tokens over a runner that computes nothing, and its facts.
 
-    Answers are those of `fake_runner.expected_output`.
+    Answers are those of `fake_runner.expected_output`. grammars: what holds them to forms; None:
+    nothing does.
     """
-    cache = make_cache(num_blocks, Groups((4,)), tenants=tenants)
+    cache = make_cache(num_blocks, Groups((4,)), tenants=tenants, pin_limit=pin_limit)
     longest = min(max_model_len, 4 * num_blocks)
     limits = Limits(max_num_seqs, max_num_batched_tokens, max_model_len, 4 * num_blocks)
     scheduler = Scheduler(cache, Priority() if by_priority else Fcfs(), limits)
-    loop = Loop(scheduler, cache, runner or FakeRunner((4,), vocab_size=vocab_size), depth=2)
+    runner = runner or FakeRunner((4,), vocab_size=vocab_size, grammars=grammars)
+    loop = Loop(scheduler, cache, runner, depth=2, grammars=grammars)
     facts = CoreFacts(
         namespace=Namespace(model="fake"),
         vocab_size=vocab_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -13,8 +14,13 @@ from octavo.contract.batch import Batch, StepResult
 from octavo.contract.retention import TenantShare
 from octavo.engine.loop import Loop
 from octavo.engine.messages import CoreFacts, CoreSpec
+from octavo.models.gguf import GGUFFile
 from octavo.testing.fake_runner import FakeRunner
 from octavo.testing.near_core import fake_loop
+from octavo.text.grammars.backend import Vocabulary
+from octavo.text.grammars.compiler import GrammarCompiler
+from octavo.text.grammars.table import GRAMMAR_BACKENDS
+from octavo.text.tokenizer import Tokenizer
 
 
 class FakeCore(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +34,9 @@ class FakeCore(msgspec.Struct, frozen=True, kw_only=True):
     by_priority: bool = False
     tenants: tuple[str, ...] = ()
     """Names; none is guaranteed anything."""
+    pin_limit: float = 0.0
+    gguf: str = ""
+    """A file whose vocabulary answers are held to forms by; empty: they are held to none."""
     step_s: float = 0.0
     """What a step takes at least."""
     build_s: float = 0.0
@@ -53,6 +62,7 @@ def fake_core(settings: bytes, report: Callable[[str], None]) -> tuple[Loop, Cor
     if fake.refuses:
         kind, _, message = fake.refuses.partition(":")
         raise getattr(errors, kind, ValueError)(message)
+    grammars = grammars_of(fake.gguf, fake.vocab_size) if fake.gguf else None
     return fake_loop(
         fake.num_blocks,
         vocab_size=fake.vocab_size,
@@ -61,16 +71,27 @@ def fake_core(settings: bytes, report: Callable[[str], None]) -> tuple[Loop, Cor
         max_model_len=fake.max_model_len,
         by_priority=fake.by_priority,
         tenants=[TenantShare(name=name) for name in fake.tenants],
-        runner=_Troubled(fake),
+        pin_limit=fake.pin_limit,
+        runner=_Troubled(fake, grammars),
+        grammars=grammars,
     )
+
+
+def grammars_of(gguf: str, vocab_size: int) -> GrammarCompiler:
+    """Return what holds answers to forms, over the vocabulary in a file."""
+
+    def vocabulary() -> Vocabulary:
+        return Vocabulary.of(Tokenizer.from_gguf(GGUFFile(Path(gguf)).metadata), vocab_size)
+
+    return GrammarCompiler(vocabulary, GRAMMAR_BACKENDS)
 
 
 class _Troubled:
     """A fake runner that takes its time, and to which what a `FakeCore` says happens."""
 
-    def __init__(self, fake: FakeCore) -> None:
+    def __init__(self, fake: FakeCore, grammars: GrammarCompiler | None) -> None:
         self._fake = fake
-        self._runner = FakeRunner((4,), vocab_size=fake.vocab_size)
+        self._runner = FakeRunner((4,), vocab_size=fake.vocab_size, grammars=grammars)
         self._steps = 0
 
     def submit(self, batch: Batch) -> None:

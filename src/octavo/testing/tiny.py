@@ -21,6 +21,7 @@ from octavo.engine.loop import ModelRunner
 from octavo.models.decoder import Decoder, load_decoder
 from octavo.models.weights import Numbers, float32_numbers, weight_shapes
 from octavo.pages.arena import Arena
+from octavo.runner.masks import Matchers
 from octavo.runner.torch_runner import TorchRunner
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
@@ -220,6 +221,7 @@ def hand_for(
     placement: list[BlockId] | None = None,
     backend: MakeBackend = reference_backend,
     reuse: bool = False,
+    matchers: Matchers | None = None,
 ) -> Hand:
     """Put a decoder behind a runner, and a hand before it; untouched memory reads as NaN.
 
@@ -240,6 +242,7 @@ def hand_for(
         arena,
         backend(arena, decoder.spec),
         deterministic=deterministic,
+        matchers=matchers,
         on_logits=observe,
     )
     hand = Hand(

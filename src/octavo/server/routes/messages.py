@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from octavo.server.answers import Answer
 from octavo.server.body import bounded_route
 from octavo.server.chat_answers import prepare_chat
+from octavo.server.forms_of_answers import message_form
 from octavo.server.generate import Generation
 from octavo.server.message_input import conversation_of
 from octavo.server.messages_form import MessagesForm
@@ -56,7 +57,9 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         name = known_model(parts, body.model)
         chat = conversation_of(body, known)
         stops, most, bounds = body.stop_sequences, body.max_tokens, parts.settings.bounds
-        params = drawn_sampling(body, stops, most, parts.model.defaults, bounds)
+        params = drawn_sampling(
+            body, stops, most, parts.model.defaults, bounds, message_form(body.output_config)
+        )
         generation.look(request, terms.priority)
         ready = await prepare_chat(prompter, chat, terms, params)
         message_id = f"msg_{body.request_id or uuid.uuid4().hex}"

@@ -24,7 +24,7 @@ def router(parts: Parts) -> APIRouter:
             "owned_by": "octavo",
             "root": model.root,
             "parent": None if name == model.name else model.name,
-            "max_model_len": parts.core.facts.max_model_len,
+            "max_model_len": parts.core.facts.longest_text,
             "vocab_size": parts.core.facts.vocab_size,
         }
 

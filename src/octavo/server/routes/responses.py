@@ -6,16 +6,17 @@ import asyncio
 import logging
 import time
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
-from starlette.types import Message, Scope
+from starlette.types import Scope
 
 from octavo.errors import OctavoError
 from octavo.server.answers import Answer, Unheard
 from octavo.server.body import bounded_route
-from octavo.server.callers import request_id_of, tenant_of
+from octavo.server.callers import known_tenant, request_id_of
 from octavo.server.chat_answers import prepare_chat
 from octavo.server.failures import ApiError, as_api_error
 from octavo.server.forms_of_answers import text_form
@@ -31,6 +32,7 @@ from octavo.server.schemas.replies import replies
 from octavo.server.schemas.response_replies import DeletedReply, ResponseReply
 from octavo.server.schemas.responses import ResponsesBody
 from octavo.server.stored_responses import StoredResponse, StoredResponses
+from octavo.server.unheard import write_unheard
 from octavo.text.conversation import Turn
 
 PATH = "/v1/responses"
@@ -56,12 +58,22 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     routes.include_router(creating)
 
     @routes.get(ONE, responses=replies(ResponseReply), summary="A response, as it stands")
-    async def get_response(response_id: str, request: Request) -> Response:
-        return _written(writer.stored.get(writer.tenant(request), response_id))
+    async def get_response(
+        response_id: str,
+        request: Request,
+        stream: Annotated[bool, Query(description="Must be false: fetch it again later")] = False,
+    ) -> Response:
+        if stream:
+            raise ApiError(
+                400,
+                "stream: what has been kept is told in one piece: fetch it until it has ended",
+                param="stream",
+            )
+        return _written(writer.stored.get(known_tenant(request, parts).name, response_id))
 
     @routes.delete(ONE, responses=replies(DeletedReply), summary="Forget a response")
     async def delete_response(response_id: str, request: Request) -> Response:
-        writer.stored.drop(writer.tenant(request), response_id)
+        writer.stored.drop(known_tenant(request, parts).name, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @routes.post(
@@ -70,7 +82,9 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         summary="End a response of the background",
     )
     async def cancel_response(response_id: str, request: Request) -> Response:
-        return await writer.cancel(writer.stored.get(writer.tenant(request), response_id))
+        return await writer.cancel(
+            writer.stored.get(known_tenant(request, parts).name, response_id)
+        )
 
     return routes
 
@@ -86,16 +100,9 @@ class _Writer:
         self._behind = set[asyncio.Task[None]]()
         """What runs in the background: a task that nobody holds may vanish."""
 
-    def tenant(self, request: Request) -> str:
-        """Return whose request it is. Raises ApiError: nobody's."""
-        tenant = tenant_of(request, self._parts)
-        if tenant is None:
-            raise ApiError(401, "this server needs a key", code="invalid_api_key")
-        return tenant.name
-
     async def create(self, body: ResponsesBody, request: Request) -> Response:
         """Return the response, or what is known of one that runs in the background."""
-        kept, tenant = body.kept, self.tenant(request)
+        kept, tenant = body.kept, known_tenant(request, self._parts).name
         form, before = self._form(body), self._before(body, tenant)
         stored = StoredResponse(form, before) if kept else None
         if stored is not None:
@@ -107,7 +114,7 @@ class _Writer:
         leaving = asyncio.Event()
         stored.cancel = leaving.set
         self.stored.put(tenant, stored)
-        task = asyncio.create_task(_run_unheard(answer, form, request.scope, leaving))
+        task = asyncio.create_task(_run_behind(answer, form, request.scope, leaving))
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
         return _written(stored)
@@ -159,26 +166,16 @@ class _Writer:
         return answer
 
 
-async def _run_unheard(
+async def _run_behind(
     answer: Answer, form: ResponsesForm, scope: Scope, leaving: asyncio.Event
 ) -> None:
-    """Let an answer be written that nobody reads; leaving: ends it."""
-
-    async def receive() -> Message:
-        await leaving.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        """Nobody listens."""
-
-    # What is noted of the request that began it has been told when that was answered.
-    own: Scope = {**scope, "state": dict(scope.get("state", {}))}
+    """Let a response be written in the background; leaving: ends it."""
     try:
-        await answer(own, receive, send)
+        await write_unheard(answer, scope, leaving)
     except (OctavoError, HTTPException) as error:
         form.fail(as_api_error(error))
     except Exception:
-        name = request_id_of(HTTPConnection(own))
+        name = request_id_of(HTTPConnection(scope))
         log.exception("a response of request %s ended in an error", name)
         form.fail(ApiError(500, f"internal error, request id {name}"))
     finally:

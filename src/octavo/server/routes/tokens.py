@@ -36,7 +36,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         ids = await prompter.encode(text, special=special)
         reply: dict[str, object] = {
             "count": len(ids),
-            "max_model_len": parts.core.facts.max_model_len,
+            "max_model_len": parts.core.facts.longest_text,
             "tokens": ids,
         }
         if body.return_token_strs:

@@ -154,9 +154,17 @@ class Thinking(Strict):
     display: str | None = Field(None, description="Without effect")
 
 
+class OutputFormat(Strict):
+    """What form the text of the answer has."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
 class OutputConfig(Strict):
     """How the answer is written."""
 
+    format: OutputFormat | None = None
     effort: str | None = Field(None, description="Without effect")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 
 import llguidance
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 from octavo.text.grammars.backend import Vocabulary
+from octavo.text.grammars.nested import exact_grammar
 from octavo.text.grammars.schema import exact_schema
 from octavo.text.grammars.tags import Tags, special_tokens
 
@@ -25,10 +25,6 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-_SCHEMA_IN_LARK = re.compile(r"%json\s+(?=\{)")
-_DECODER = json.JSONDecoder()
-_OPTIONS = "x-guidance"
-"""How the library is told about white space inside a schema."""
 _QUOTED = 400
 """Characters of the library's own words in an error."""
 
@@ -114,36 +110,13 @@ def definition(form: StructuredOutputs, special: Mapping[str, int]) -> str:
                 texts = [json.dumps(one, ensure_ascii=False) for one in form.choice]
                 return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
             case "grammar":
-                return llguidance.grammar_from("grammar", _with_exact_schemas(text))
+                return llguidance.grammar_from("grammar", exact_grammar(text))
             case "structural_tag":
                 return LLMatcher.grammar_from_lark(Tags.read(text).lark(special))
     except ValueError as error:
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"structured_outputs: {form.form}: {_quoted(str(error))}") from None
-
-
-def _with_exact_schemas(lark: str) -> str:
-    """Return a grammar with each JSON Schema in it rewritten. Raises RequestError."""
-    parts: list[str] = []
-    done = 0
-    for found in _SCHEMA_IN_LARK.finditer(lark):
-        try:
-            value, end = _DECODER.raw_decode(lark, found.end())
-        except ValueError:
-            continue  # a text that only looks like it, or no JSON, which the library says itself
-        if found.start() < done or not isinstance(value, dict):
-            continue
-        try:
-            exact = exact_schema(lark[found.end() : end])
-        except RequestError as error:
-            told = str(error).removeprefix("structured_outputs: json: ")
-            raise RequestError(f"structured_outputs: grammar: %json: {told}") from None
-        if _OPTIONS in value:
-            exact = json.dumps(json.loads(exact) | {_OPTIONS: value[_OPTIONS]}, ensure_ascii=False)
-        parts += [lark[done : found.end()], exact]
-        done = end
-    return "".join([*parts, lark[done:]])
 
 
 def _of_json(form: StructuredOutputs, schema: str) -> str:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import IO
 
@@ -27,16 +28,17 @@ from octavo.text.grammars.backend import GrammarMaker, TokenMatcher, Vocabulary
 
 WORK_S = 1.0
 """Seconds of a processor that a form may take."""
-_WAIT_S = 10.0
+_WAIT_S = 30.0
 """Seconds on the wall, where others leave it less than a processor."""
 _START_S = 60.0
 """For the interpreter and the vocabulary."""
 GROWTH_BYTES = 128 << 20
 """Memory that a form may take."""
-_ADDRESS_BYTES = 4 << 30
-"""Address space, the deep stack included."""
+_ADDRESS_BYTES = 2 << 30
+"""Address space beside what there is once the library is loaded: what asks for more at once, before
+it is counted, ends."""
 _STACK_BYTES = 512 << 20
-_STEPS = 24
+_STEPS = 16
 """Tokens of an answer that is tried: what a library puts off until it computes a mask counts."""
 _IS_MAC = sys.platform == "darwin"
 _LENGTH = struct.Struct("<I")
@@ -63,7 +65,10 @@ class Trial:
 
     def run(self, form: StructuredOutputs) -> None:
         """Raise RequestError for a form that cannot be compiled, or not with so much work."""
-        process = self._process or self._start()
+        process = self._process
+        if process is None or process.poll() is not None:  # ended by somebody else, as Ctrl-C
+            self.close()
+            process = self._start()
         if process is None:
             raise RequestError(
                 "structured_outputs: the process that tries forms does not start: leave it out"
@@ -86,11 +91,13 @@ class Trial:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes] | None:
+        # -P: what happens to lie in the current folder is not imported.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.text.grammars.trial", self._backend],
+            [sys.executable, "-P", "-m", "octavo.text.grammars.trial", self._backend],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         if self._ask(self._process, msgspec.msgpack.encode(self._words), _START_S) is None:
             self.close()
@@ -131,8 +138,6 @@ def main(backend: str) -> None:
 
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, _ADDRESS_BYTES))
     words = _read(questions)
     if words is None:
         return
@@ -143,6 +148,7 @@ def main(backend: str) -> None:
         maker = GRAMMAR_BACKENDS[backend](vocabulary)
     except RequestError as refusal:
         error = str(refusal).encode()
+    _limit_addresses()
     _write(answers, b"")
     while (question := _read(questions)) is not None:
         form = msgspec.msgpack.decode(question, type=StructuredOutputs)
@@ -154,6 +160,14 @@ def main(backend: str) -> None:
         if _most_memory() - before > GROWTH_BYTES:
             return
         _write(answers, answer)
+
+
+def _limit_addresses() -> None:
+    """Let the process map no more than so much beside what it has, where that can be said."""
+    with suppress(ValueError, OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + _ADDRESS_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _most_memory() -> int:
@@ -175,11 +189,13 @@ def _walk(matcher: TokenMatcher, size: int) -> None:
     draw, mask = Random(0), np.zeros(-(-size // 32), dtype=np.int32)
     for _ in range(_STEPS):
         matcher.fill(mask)
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        if not len(allowed):
+        words = np.flatnonzero(mask)
+        if not len(words):
             return
+        word = int(draw.choice(words))
+        bits = [bit for bit in range(32) if int(mask[word]) >> bit & 1]
         try:
-            matcher.consume([int(draw.choice(allowed))])
+            matcher.consume([32 * word + draw.choice(bits)])
         except RequestError:
             return  # nothing may follow an end
 
