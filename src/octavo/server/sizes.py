@@ -22,9 +22,13 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         _check(name, _length(fields.get(name)), bounds.max_logit_bias, "entries")
     _check("tokens", _length(fields.get("tokens")), bounds.max_token_ids, "token ids")
-    _check_prompt(fields.get("prompt"), bounds)
+    _check_prompt("prompt", fields.get("prompt"), bounds)
     for name in ("messages", "input", "system"):
-        _check_messages(name, fields.get(name), bounds)
+        given = fields.get(name)
+        if name == "input" and _is_prompt(given):
+            _check_prompt(name, given, bounds)
+        else:
+            _check_messages(name, given, bounds)
     for name in ("tools", "documents"):
         _check(name, _length(fields.get(name)), bounds.max_tools, "of them")
         if _holds_more(fields.get(name), bounds.max_tool_chars):
@@ -36,16 +40,22 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
         raise ApiError(400, f"{name}: at most {most} characters, names and values", param=name)
 
 
-def _check_prompt(given: object, bounds: RequestBounds) -> None:
+def _is_prompt(given: object) -> bool:
+    """True for a list of what is no object: texts or token ids."""
+    many = cast("list[object]", given) if isinstance(given, list) else []
+    return bool(many) and not isinstance(many[0], Mapping)
+
+
+def _check_prompt(name: str, given: object, bounds: RequestBounds) -> None:
     if not isinstance(given, list):
         return
     many = cast("list[object]", given)
     if many and isinstance(many[0], str | list):
-        _check("prompt", len(many), bounds.max_prompts, "prompts in a request")
+        _check(name, len(many), bounds.max_prompts, "prompts in a request")
         ids = sum(map(_length, many))
     else:
         ids = len(many)
-    _check("prompt", ids, bounds.max_token_ids, "token ids in a request")
+    _check(name, ids, bounds.max_token_ids, "token ids in a request")
 
 
 def _check_messages(name: str, given: object, bounds: RequestBounds) -> None:

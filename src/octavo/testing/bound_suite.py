@@ -68,7 +68,9 @@ class _Check:
             self._whole(3, (4, 5), OTHER, temperature=1.0),
         )
         # A device may add up the logits of three rows in another order than those of one.
-        assert mixed.sampled[1].token == alone.token, "a bound neighbour changes what a free text gets"
+        assert mixed.sampled[1].token == alone.token, (
+            "a bound neighbour changes what a free text gets"
+        )
         for seq, form in ((2, FORM), (3, OTHER)):
             self._assert_allowed(mixed, seq, form, [])
         runner.close()
