@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
+
 from octavo.cli.flags import Option
 from octavo.cli.gathered import gathered
 from octavo.cli.options import (
@@ -18,6 +20,7 @@ from octavo.cli.options import (
     TopP,
 )
 from octavo.contract.sampling import SamplingParams
+from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 
 MinP = Annotated[float, Option(help="Drop tokens below this share of the best one's chance.")]
@@ -34,6 +37,14 @@ KeepStop = Annotated[
     bool, Option("--include-stop-str-in-output", help="The stop text is in the answer.")
 ]
 MinTokens = Annotated[int, Option(help="No end before so many tokens.")]
+Structured = Annotated[
+    str | None,
+    Option(
+        metavar="JSON",
+        help='Hold answers to a form, such as {"regex": "[0-9]+"}: json, json_object, regex, '
+        "choice, grammar or structural_tag.",
+    ),
+]
 LogProbs = Annotated[
     int | None, Option(help="Of so many most likely tokens, with --json; -1: of all.")
 ]
@@ -60,6 +71,7 @@ def _sampling(
     n: Choices = 1,
     max_tokens: MaxTokens = 128,
     min_tokens: MinTokens = 0,
+    structured_outputs: Structured = None,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -88,6 +100,7 @@ def _sampling(
         n=n,
         max_tokens=max_tokens,
         min_tokens=min_tokens,
+        structured_outputs=None if structured_outputs is None else _form(structured_outputs),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -112,6 +125,14 @@ def _sampling(
         length_penalty=length_penalty,
         early_stopping={"true": True, "false": False}.get(early_stopping, early_stopping),
     )
+
+
+def _form(text: str) -> StructuredOutputs:
+    try:
+        return msgspec.json.decode(text, type=StructuredOutputs)
+    except msgspec.DecodeError as error:
+        reason = error.__cause__ if isinstance(error.__cause__, RequestError) else error
+        raise RequestError(f"--structured-outputs {text!r:.80}: {reason}") from None
 
 
 def _bias(text: str) -> tuple[int, float]:
