@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeGuard, cast, get_args
 
 from msgspec.structs import replace
 
+from octavo.config import EngineConfig
 from octavo.contract.hint import CacheHint, Word
 from octavo.contract.numbers import is_number, is_whole, plain, shown
 from octavo.errors import RequestError
@@ -20,6 +21,17 @@ def is_one_hint(cache_hint: object) -> TypeGuard[Word | float | CacheHint | None
     """True of what is said of all prompts, False of what says something of each."""
     one = plain(cache_hint)
     return one is None or is_number(one) or isinstance(one, (str, bool, CacheHint))
+
+
+def unheard(config: EngineConfig) -> str:
+    """Say that an engine of these settings heeds no hints."""
+    by = f"eviction_policy {config.eviction_policy}"
+    if config.reservation != "on_demand":
+        by = f"reservation {config.reservation}"
+    return (
+        f"octavo: cache_hint changes nothing with {by}: hints are heeded by eviction_policy bonus, "
+        "gittins and cost (reservation on_demand)"
+    )
 
 
 def check_hints(cache_hint: object, *, source: str) -> tuple[CacheHint, ...]:

@@ -84,6 +84,26 @@ with LLM(sys.argv[1], backend="cpu", threads=3, kv_cache_memory_bytes=4 << 20) a
 assert before == beside == in_child, (before, beside, in_child)
 """
 
+FORKED_WITH_FORMS = """
+import os, sys
+from octavo import LLM, SamplingParams, StructuredOutputs
+
+def answer(pattern):
+    form = StructuredOutputs(regex=pattern)
+    (result,) = llm.generate("The sea", SamplingParams(seed=1, structured_outputs=form))
+    return result.outputs[0].text
+
+with LLM(sys.argv[1], backend="cpu", threads=2, kv_cache_memory_bytes=4 << 20) as llm:
+    before = answer("[0-9]{4}")
+    child = os.fork()
+    again, other = answer("[0-9]{4}"), answer("[a-z]{3}")
+    right = again == before and other.isalpha() and len(other) == 3
+    if child == 0:
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert right
+"""
+
 FORKED_AT_ONCE = """
 import os, sys
 from octavo import LLM, SamplingParams
@@ -123,7 +143,9 @@ asyncio.run(llm.close())
 
 
 @pytest.mark.parametrize(
-    "code", [FORKED, ASYNC_FORKED], ids=["an engine goes on", "an engine's thread does not"]
+    "code",
+    [FORKED, ASYNC_FORKED, FORKED_WITH_FORMS],
+    ids=["an engine goes on", "an engine's thread does not", "forms are compiled anew"],
 )
 def test_a_forked_process_answers_or_says_why_not(tiny_gguf, code):
     run(code, tiny_gguf)

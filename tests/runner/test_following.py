@@ -159,3 +159,17 @@ def test_an_error_of_ours_is_an_error_of_the_step():
 
     with pytest.raises(ZeroDivisionError):
         following.end()
+
+
+def test_what_the_thread_has_not_begun_is_done_by_whoever_waits(monkeypatch):
+    started = []
+    monkeypatch.setattr("octavo.runner.following.InBackground", started.append)
+    following = Following(FakeGrammars(VOCAB), VOCAB)
+    work = work_of((0, []), (1, []))
+
+    following.begin(work)
+
+    assert following.end() == {}
+    assert all(mask.any() for mask in work.masks)
+    for run in started:
+        run()  # too late: nothing is left

@@ -103,3 +103,13 @@ def test_closing_ends_the_process(vocabulary):
     trial.close()
 
     assert process.poll() is not None
+
+
+def test_a_process_that_somebody_has_ended_is_started_again(vocabulary):
+    trial = Trial("llguidance", vocabulary)
+    trial.run(StructuredOutputs(regex="a"))
+    trial._process.kill()
+    trial._process.wait()
+
+    trial.run(StructuredOutputs(regex="b"))
+    trial.close()

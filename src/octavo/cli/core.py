@@ -10,6 +10,7 @@ import msgspec
 
 from octavo.build import build_engine
 from octavo.config import EngineConfig
+from octavo.contract.structured import StructuredOutputs
 from octavo.engine.messages import CoreFacts, CoreSpec, Setting
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def build_core(settings: bytes, report: Callable[[str], None]) -> tuple[Loop, Co
     """
     config = EngineConfig(**msgspec.msgpack.decode(settings, type=dict[str, Setting]))  # pyright: ignore[reportArgumentType]
     built = build_engine(config, report=report, text=False)
+    # Any form: the vocabulary is read while weights are packed. Read with the first form of a
+    # request, it would keep everybody's steps waiting for some tenths of a second.
+    built.engine.loop.grammars.begin(StructuredOutputs(choice=("a",)))
     return built.engine.loop, _facts(built, config)
 
 
@@ -47,5 +51,6 @@ def _facts(built: Built, config: EngineConfig) -> CoreFacts:
         kv_dtype=built.layout.dtype,
         backend=built.backend,
         device=built.device,
+        pooling=built.pooling or "",
         settings=asdict(config),
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +43,58 @@ class _Text(NamedTuple):
     """Tokens of the output that it has been told."""
 
 
+class _Filling:
+    """Pieces of work that two threads share: whoever is free takes the next."""
+
+    def __init__(self, places: list[int], fill: Callable[[int], None]) -> None:
+        """fill: does one piece. Raises OctavoError for a refusal."""
+        self._left = deque(places)
+        self._fill = fill
+        self._lock = threading.Lock()
+        self._open = len(places)
+        self._done = threading.Event()
+        self._refusals: Refusals = {}
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do what nobody has begun."""
+        while self._left:
+            with suppress(IndexError):  # the other was quicker
+                self._do(self._left.popleft())
+
+    def result(self) -> Refusals:
+        """Do what is left, wait for the rest, and return the refusals."""
+        self.run()
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._refusals
+
+    def stop(self) -> None:
+        """Begin nothing more, and wait for what is being done."""
+        while self._left:
+            with suppress(IndexError):
+                self._left.popleft()
+                self._count()
+        self._done.wait()
+
+    def _do(self, place: int) -> None:
+        try:
+            self._fill(place)
+        except OctavoError as refusal:
+            self._refusals[place] = str(refusal)
+        except BaseException as error:  # of whoever asks for the result
+            self._error = error
+        finally:
+            self._count()
+
+    def _count(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                self._done.set()
+
+
 class Following:
     """A matcher for each text that a grammar binds; others cost nothing.
 
@@ -51,7 +106,7 @@ class Following:
         self._matchers: Matchers = NoMatchers() if matchers is None else matchers
         self._words = mask_words(vocab_size)
         self._texts: dict[SeqId, _Text] = {}
-        self._running: InBackground[Refusals] | None = None
+        self._running: _Filling | None = None
 
     def forget(self, ended: Iterable[SeqId]) -> None:
         """Drop what is known of some texts. Unknown: no effect."""
@@ -72,21 +127,24 @@ class Following:
         for place, row in zip(bound, rows, strict=True):
             work.masks[place] = row
 
-        def fill() -> Refusals:
-            reasons: Refusals = {}
-            for place, row in zip(bound, rows, strict=True):
-                try:
-                    self._fill(work.samples[place], work.histories[place], row)
-                except OctavoError as error:
-                    # Nobody else is concerned. With no token allowed it gets none.
-                    row[:] = 0
-                    reasons[place] = str(error)
-            return reasons
+        def fill(place: int) -> None:
+            mask = work.masks[place]
+            assert mask is not None
+            try:
+                self._fill(work.samples[place], work.histories[place], mask)
+            except OctavoError:
+                # Nobody else is concerned. With no token allowed it gets none.
+                mask[:] = 0
+                raise
 
-        self._running = InBackground(fill)
+        self._running = _Filling(bound, fill)
+        InBackground(self._running.run)
 
     def end(self) -> Refusals:
-        """Wait for the masks; returns which samples have none, and why."""
+        """Have the masks; returns which samples have none, and why.
+
+        What the thread has not begun by now is done here: others may have kept it waiting.
+        """
         if self._running is None:
             return {}
         running, self._running = self._running, None
@@ -108,5 +166,5 @@ class Following:
     def _wait(self) -> None:
         """Wait for a step that was interrupted from outside; its masks are nobody's."""
         if self._running is not None:
-            self._running.wait()
+            self._running.stop()
             self._running = None

@@ -17,7 +17,7 @@ from octavo.runner.processors import banned_tokens
 from octavo.runner.sampler import (
     Answer,
     broken_row,
-    edits_logits,
+    names_tokens,
     nothing_left,
     wants_likeliest,
 )
@@ -92,7 +92,7 @@ class Rows:
             p.frequency_penalty,
             p.presence_penalty,
         )
-        if edits_logits(one):
+        if names_tokens(one):
             self._add_lists(one, position, history)
         else:
             self._ends += (self._total,) * _LISTS

@@ -84,14 +84,14 @@ def sample(
 
 def edits_logits(one: Sample) -> bool:
     """Tell whether anything but the draw's options acts on the logits."""
+    return one.constrained or names_tokens(one)
+
+
+def names_tokens(one: Sample) -> bool:
+    """Tell whether an option acts on the logits of tokens that it names, or that the text has."""
     p = one.params
     return bool(
-        p.allowed_token_ids is not None
-        or one.bad_words
-        or one.ends
-        or p.logit_bias
-        or p.penalizes
-        or one.constrained
+        p.allowed_token_ids is not None or one.bad_words or one.ends or p.logit_bias or p.penalizes
     )
 
 

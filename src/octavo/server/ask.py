@@ -81,6 +81,8 @@ class Ask:
         self.tells_cache = telling.cache
         self.miss: Miss | None = None
         """Why a part of the prompt was not in memory, once known."""
+        self.embedding = b""
+        """As in `Update.embedding`, once known."""
         self.error: Exception | None = None
         """Why it has no answer."""
         self.open = len(self.choices)
@@ -204,6 +206,7 @@ class Ask:
             return
         choice = self.choices[update.index]
         self._preemptions += update.preemptions
+        self.embedding += update.embedding
         if self.miss is None:
             self.miss = update.miss
         if choice.finish is not None:

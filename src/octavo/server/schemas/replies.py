@@ -49,6 +49,9 @@ class UsageReply(Reply):
     prompt_tokens_details: dict[Literal["cached_tokens"], int] = Field(
         description="cached_tokens: of the prompts, what was in memory"
     )
+    completion_tokens_details: dict[Literal["reasoning_tokens"], int] | None = Field(
+        None, description="Where there was reasoning"
+    )
     cache: CacheReply | None = None
 
 

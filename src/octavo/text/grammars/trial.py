@@ -38,7 +38,7 @@ _ADDRESS_BYTES = 2 << 30
 """Address space beside what there is once the library is loaded: what asks for more at once, before
 it is counted, ends."""
 _STACK_BYTES = 512 << 20
-_STEPS = 24
+_STEPS = 16
 """Tokens of an answer that is tried: what a library puts off until it computes a mask counts."""
 _IS_MAC = sys.platform == "darwin"
 _LENGTH = struct.Struct("<I")
@@ -65,7 +65,10 @@ class Trial:
 
     def run(self, form: StructuredOutputs) -> None:
         """Raise RequestError for a form that cannot be compiled, or not with so much work."""
-        process = self._process or self._start()
+        process = self._process
+        if process is None or process.poll() is not None:  # ended by somebody else, as Ctrl-C
+            self.close()
+            process = self._start()
         if process is None:
             raise RequestError(
                 "structured_outputs: the process that tries forms does not start: leave it out"
@@ -88,11 +91,13 @@ class Trial:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes] | None:
+        # -P: what happens to lie in the current folder is not imported.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.text.grammars.trial", self._backend],
+            [sys.executable, "-P", "-m", "octavo.text.grammars.trial", self._backend],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         if self._ask(self._process, msgspec.msgpack.encode(self._words), _START_S) is None:
             self.close()
@@ -184,11 +189,13 @@ def _walk(matcher: TokenMatcher, size: int) -> None:
     draw, mask = Random(0), np.zeros(-(-size // 32), dtype=np.int32)
     for _ in range(_STEPS):
         matcher.fill(mask)
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        if not len(allowed):
+        words = np.flatnonzero(mask)
+        if not len(words):
             return
+        word = int(draw.choice(words))
+        bits = [bit for bit in range(32) if int(mask[word]) >> bit & 1]
         try:
-            matcher.consume([int(draw.choice(allowed))])
+            matcher.consume([32 * word + draw.choice(bits)])
         except RequestError:
             return  # nothing may follow an end
 
