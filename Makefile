@@ -25,7 +25,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup extension demo test test-full test-cpp test-cpp-checked test-cpp-arm test-gpu format lint \
+.PHONY: help setup extension demo test test-full test-cpp test-cpp-checked test-cpp-arm test-gpu test-gpu-memcheck format lint \
 	types docs bench bench-peers check clean
 
 help:  ## list these targets
@@ -88,6 +88,10 @@ test-cpp-arm: $(STAMP)  ## the C++ parts compiled for 64-bit Arm, and their test
 # A driver's or a library's warning is no fault of these tests.
 test-gpu: setup  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest tests/gpu tests/kernels tests/runner/test_gpu_runner.py -q -W default $(ARGS)
+
+test-gpu-memcheck: setup  ## the kernels' tests on a CUDA device, each access to memory checked (half an hour)
+	compute-sanitizer --tool memcheck --error-exitcode 1 \
+		$(BIN)/python -m pytest tests/kernels -q -W default $(ARGS)
 
 format: $(STAMP)  ## rewrite the sources in the one format, sort imports
 	$(BIN)/ruff check --select I --fix

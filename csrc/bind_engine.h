@@ -246,6 +246,14 @@ struct BoundEngine {
     engine->score(first, count, to);
   }
 
+  void write_states(int first, const nb::ndarray<>& rows) {
+    const auto hidden = static_cast<size_t>(engine->model().hidden);
+    float* to = numbers<float>("rows", rows, {kAny, engine->model().hidden});
+    const int count = static_cast<int>(rows.shape(0));
+    check_sampled(first, count);
+    std::copy_n(engine->states() + first * hidden, count * hidden, to);
+  }
+
   nb::tuple find_likeliest(int first, int count) {
     check_sampled(first, count);
     const auto size = static_cast<size_t>(count);
@@ -294,6 +302,7 @@ void bind_engine(nb::module_& module) {
            "starts"_a.noconvert(), "lengths"_a.noconvert(), "groups"_a.noconvert(),
            "sample_rows"_a.noconvert())
       .def("score", &BoundEngine::score, "first"_a, "logits"_a.noconvert())
+      .def("write_states", &BoundEngine::write_states, "first"_a, "rows"_a.noconvert())
       .def("find_likeliest", &BoundEngine::find_likeliest, "first"_a, "count"_a)
       .def("copy", &BoundEngine::copy, "sources"_a.noconvert(), "targets"_a.noconvert());
 }

@@ -67,6 +67,9 @@ class Engine {
 
   int sampled() const { return sampled_; }
 
+  // The last states of the sampled rows of the last step, before the last norm: [sampled, hidden].
+  const float* states() const { return work_.sampled; }
+
   // Copies whole blocks, in order.
   void copy(const int32_t* sources, const int32_t* targets, int count);
 

@@ -207,6 +207,12 @@ class Engine:
     def score(self, first: int, logits: NDArray[np.float32]) -> None:
         """Write the logits after some sampled rows of the last step: [count, vocab]."""
 
+    def write_states(self, first: int, rows: NDArray[np.float32]) -> None:
+        """Write the last states of some sampled rows of the last step: [count, hidden].
+
+        Before the last norm; hidden is filled up to a whole group.
+        """
+
     def find_likeliest(
         self, first: int, count: int
     ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int32]]:

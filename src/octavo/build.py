@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from octavo.contract.layout import KVLayout
     from octavo.contract.model import ModelSpec
     from octavo.contract.namespace import Namespace
+    from octavo.contract.pooling import HowPooled
     from octavo.contract.retention import TenantShare
     from octavo.engine.engine import Engine
     from octavo.engine.loop import ModelRunner
@@ -94,6 +95,11 @@ class Built:
     """What requests say of the further use of their KV (`cache_hint`) changes anything."""
     deterministic_tiles: tuple[int, ...]
     """Row counts in which a deterministic torch executor computes; empty for all others."""
+
+    @property
+    def pooling(self) -> HowPooled | None:
+        """How prompts are embedded; None: they are not."""
+        return self.engine.loop.pooling
 
     def finish_start(self) -> None:
         """Wait for kernels that are compiled beside the first steps, if there are any.
@@ -250,6 +256,7 @@ def build_engine(
 
     scheduler = Scheduler(cache, order(), _limits(config, longest, pool_tokens))
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
+    engine.loop.pooling = _pooling(config, checkpoint, runner)
     engine.loop.grammars = grammars or NoGrammars("this engine has no tokenizer: leave it out")
     if config.kv_cache_metrics:
         _follow_blocks(engine, cache, config.kv_cache_metrics_sample)
@@ -271,6 +278,12 @@ def build_engine(
         hears_hints=rule.tokens is None and hears_hints(policy()),
         deterministic_tiles=tiles,
     )
+
+
+def _pooling(config: EngineConfig, checkpoint: Checkpoint, runner: ModelRunner) -> HowPooled | None:
+    from octavo.executors.pooling import choose_pooling
+
+    return choose_pooling(config, checkpoint, runner)
 
 
 def _grammars(config: EngineConfig, checkpoint: Checkpoint) -> GrammarCompiler | None:

@@ -33,10 +33,15 @@ class Chats:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, use: ToolUse, *, tool_call_parser: str, reasoning_parser: str
+        self,
+        tokenizer: Tokenizer,
+        use: ToolUse | None = None,
+        *,
+        tool_call_parser: str = "auto",
+        reasoning_parser: str = "auto",
     ) -> None:
         self._tokenizer = tokenizer
-        self._use = use
+        self._use = use or ToolUse()
         self._formats = Formats.find(tokenizer, tool_call_parser, reasoning_parser)
         self._texts: list[str] = []
         """Of all prompts, in their order."""

@@ -14,6 +14,7 @@ from octavo.errors import ConfigError
 from octavo.parameters import write_setting
 from octavo.tenants import write_tenants
 
+POOLINGS = ("auto", "none", "mean", "last")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 CPU_ARITHMETICS = ("int8", "bf16", "float32")
@@ -87,6 +88,9 @@ class EngineConfig:
     structured_outputs_backend: str = "auto"
     """Which library makes the grammars that answers are held to: llguidance, or xgrammar where it
     is installed. auto: llguidance. A request may choose another."""
+    pooling: str = "auto"
+    """How prompts are embedded: mean, last (token), or none. auto: as the model's files say, which
+    for most is none."""
     partial_blocks: bool = True
     """What a prompt shares with the beginning of a cached block is copied instead of computed. Of
     no effect with a reservation other than on_demand."""
@@ -138,6 +142,8 @@ class EngineConfig:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a name, or auto, got {value!r}")
+        if self.pooling not in POOLINGS:
+            raise ConfigError(f"pooling {self.pooling!r} is not one of {', '.join(POOLINGS)}")
         for name in ("eviction_policy", "scheduling_policy"):
             object.__setattr__(self, name, write_setting(name, getattr(self, name)))
         object.__setattr__(self, "tenants", write_tenants(self.tenants))

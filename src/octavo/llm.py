@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
@@ -18,6 +16,7 @@ from octavo.build import Built, build_engine
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, RequestError
 from octavo.interrupts import interrupts_wait
+from octavo.runs import Run, request_builder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +24,10 @@ if TYPE_CHECKING:
     from octavo.cache_hints import Hint
     from octavo.contract.request import Request
     from octavo.contract.sampling import SamplingParams
-    from octavo.engine.engine import Engine, Output
+    from octavo.embeddings import EmbeddingOutput
+    from octavo.engine.engine import Engine
     from octavo.progress import Progress
-    from octavo.prompts import Prompt, RequestBuilder, Retentions, Tenants
+    from octavo.prompts import Prompt, Retentions, Tenants
     from octavo.results import Delta, MemoryReport, Metric, RequestOutput
     from octavo.text.tokenizer import Tokenizer
 
@@ -64,6 +64,7 @@ class LLM:
         scheduling_policy: str | Mapping[str, str | int | float] = "fcfs",
         eviction_policy: str | Mapping[str, str | int | float] = "lru",
         structured_outputs_backend: str = "auto",
+        pooling: str = "auto",
         partial_blocks: bool = True,
         tenants: Mapping[str, Mapping[str, float]] | str | None = None,
         pin_limit: float = 0.0,
@@ -95,6 +96,7 @@ class LLM:
             scheduling_policy=scheduling_policy,
             eviction_policy=eviction_policy,
             structured_outputs_backend=structured_outputs_backend,
+            pooling=pooling,
             partial_blocks=partial_blocks,
             tenants=tenants,
             pin_limit=pin_limit,
@@ -108,10 +110,9 @@ class LLM:
         )
         self._built: Built = build_engine(self.config, report=report or _to_stderr)
         self._engine: Engine = self._built.engine
-        self._runs: dict[str, _Run] = {}
-        self._lock = threading.RLock()
-        self._thread = 0  # that is being answered, while there are runs
-        self.requests = _request_builder(self._built, self.config, report or _to_stderr)
+        self._runs: dict[str, Run] = {}
+        self._lock, self._thread = threading.RLock(), 0  # who is being answered, in runs
+        self.requests = request_builder(self._built, self.config, report or _to_stderr)
 
     def generate(
         self,
@@ -143,6 +144,26 @@ class LLM:
                 if bar is not None:
                     bar.advance(len(delta.token_ids), finished=delta.finish_reason is not None)
         return [output for _, output in requests]
+
+    def embed(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        tenant: Tenants = None,
+    ) -> list[EmbeddingOutput]:
+        """Return the vectors of prompts, for models that have embeddings, or with `pooling` set.
+
+        normalize: to length 1. dimensions: keep so many numbers, the first. Raises RequestError.
+        """
+        from octavo.contract.sampling import SamplingParams
+        from octavo.embeddings import embed
+        from octavo.vectors import pooling_for
+
+        pooling = pooling_for(self._built.pooling, normalize=normalize, dimensions=dimensions)
+        requests = self.requests.build(prompts, SamplingParams(max_tokens=1), tenant=tenant)
+        return embed(requests, pooling, self._run)
 
     def chat(
         self,
@@ -208,15 +229,9 @@ class LLM:
         self, messages: Messages, *, add_generation_prompt: bool = True, **variables: object
     ) -> Prompt:
         """Render a conversation with the model's template, as a prompt of token ids."""
-        from octavo.chats import Chats, tool_use
+        from octavo.chats import Chats
 
-        chats = Chats(
-            self.get_tokenizer(),
-            tool_use(None, None, parallel=True),
-            tool_call_parser="auto",
-            reasoning_parser="auto",
-        )
-        return chats.prompt(
+        return Chats(self.get_tokenizer()).prompt(
             messages,
             variables,
             add_generation_prompt=add_generation_prompt,
@@ -258,7 +273,7 @@ class LLM:
         Several runs of one thread may be open at once: each step brings news of all of them, and
         each run yields its own.
         """
-        runs = [_Run(number, output) for number, (_, output) in enumerate(requests)]
+        runs = [Run(number, output) for number, (_, output) in enumerate(requests)]
         added: list[str] = []
         refused = True
         try:
@@ -395,41 +410,6 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _request_builder(
-    built: Built, config: EngineConfig, report: Callable[[str], None]
-) -> RequestBuilder:
-    from octavo.cache_hints import unheard
-    from octavo.prompts import RequestBuilder
-
-    return RequestBuilder(
-        built.tokenizer,
-        vocab_size=built.spec.vocab_size,
-        namespace=built.namespace,
-        seed=config.seed,
-        unheard=None if built.hears_hints else lambda: report(unheard(config)),
-    )
-
-
-class _Run:
-    """One request that a call of `LLM` is answering."""
-
-    def __init__(self, number: int, output: RequestOutput) -> None:
-        from octavo.results import Delta
-
-        self.open = True
-        self.unread: deque[Delta] = deque()
-        self._piece = Delta.of
-        self._number = number
-        self._output = output
-        self._start = time.monotonic()
-
-    def take_in(self, news: Output) -> None:
-        """Keep the result up to date, and the piece until it is asked for."""
-        self._output.take_in(news, time.monotonic() - self._start)
-        self.unread.append(self._piece(news, self._number))
-        self.open = not self._output.finished
 
 
 def _bar(wanted: bool, answers: int) -> AbstractContextManager[Progress | None]:

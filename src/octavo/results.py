@@ -57,10 +57,13 @@ class RequestOutput:
     e2e_s: float | None = None
     """Seconds from the call to the last token."""
     finished: bool = False
+    embedding: bytes = b""
+    """Of a prompt that was to be embedded: its vector, as the engine tells it."""
 
     def take_in(self, news: Output, seconds: float) -> None:
         """Add what a step brought. seconds: since the request was added."""
         answer = self.outputs[news.index]
+        self.embedding += news.embedding
         answer.text += news.text
         answer.token_ids += news.token_ids
         answer.cumulative_logprob += news.logprob

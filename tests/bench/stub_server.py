@@ -20,6 +20,7 @@ class Stub:
         self.connections = self.running = self.most_running = 0
         self.hits = self.queries = 0
         self.status = 200
+        self.max_model_len = 2000
 
     async def connected(self, reader, writer):
         self.connections += 1
@@ -39,9 +40,12 @@ class Stub:
         self.paths.append((method.decode(), path.decode()))
         self.headers.append(head.decode())
         if path == b"/v1/models":
-            reply(writer, {"data": [{"id": "stub", "max_model_len": 2000}]})
+            reply(writer, {"data": [{"id": "stub", "max_model_len": self.max_model_len}]})
         elif path == b"/tokenize" and self.tokenizes:
             words = body["prompt"].split()
+            if len(words) > self.max_model_len:
+                reply(writer, {"error": {"message": "too long"}}, 400)
+                return
             reply(writer, {"tokens": [1] * len(words), "token_strs": [f"Ġ{w}" for w in words]})
         elif path == b"/metrics":
             text = f'vllm:prefix_cache_hits_total{{engine="0"}} {self.hits}\n'

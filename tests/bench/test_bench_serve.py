@@ -314,6 +314,14 @@ def test_a_server_that_does_not_tokenize_is_asked_with_guessed_words():
     assert not guessed.words.exact
 
 
+def test_a_server_of_short_texts_is_asked_for_the_tokens_of_a_short_one():
+    async def test(client, stub):
+        stub.max_model_len = 400
+        return await look_at(client, None)
+
+    assert with_stub(test).words.exact
+
+
 # ── figures ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -86,7 +86,7 @@ def test_what_cannot_be_compiled_leaves_nothing_in_the_queue():
 def test_an_engine_without_embeddings_refuses_one_by_its_name():
     loop = loop_with(Notes())
 
-    with pytest.raises(RequestError, match="pooling: this engine computes no embeddings"):
+    with pytest.raises(RequestError, match="pooling: this model has no embeddings"):
         loop.add(Request(id="a", prompt=(1,), seed=0, sampling=SamplingParams(), pooling=MEAN))
 
     assert not loop.busy

@@ -126,6 +126,67 @@ def test_a_conversation_has_so_many_messages(tiny_tokenizer):
     served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
 
 
+TEXTS = [{"type": "text", "text": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "most"),
+    [
+        ("/v1/responses", "input", [{"role": "user", "content": "a"}]),
+        ("/v1/responses", "input", [{"role": "user", "content": TEXTS}]),
+        ("/v1/responses", "input", [{"type": "reasoning", "summary": TEXTS}]),
+        (
+            "/v1/responses",
+            "input",
+            [{"type": "function_call_output", "call_id": "a", "output": TEXTS}],
+        ),
+        ("/v1/messages", "messages", [{"role": "user", "content": TEXTS}]),
+        ("/v1/messages", "system", TEXTS),
+        ("/v1/messages/count_tokens", "system", TEXTS),
+        (CHAT, "messages", [{"role": "user", "content": TEXTS}]),
+        (
+            "/v1/messages",
+            "messages",
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "a", "content": TEXTS}],
+                }
+            ],
+        ),
+    ],
+)
+def test_every_list_of_parts_is_counted_before_it_is_read(tiny_tokenizer, path, field, most):
+    body = {"messages": HELLO, "max_tokens": 1}
+    if path == "/v1/responses":
+        body = {"max_output_tokens": 1}
+    if path.endswith("count_tokens"):
+        del body["max_tokens"]
+
+    async def test(server):
+        def grown(value, times):
+            """Grow the innermost list."""
+            inner = next(
+                (
+                    (key, one)
+                    for key, one in value[0].items()
+                    if key in ("content", "summary", "output") and isinstance(one, list)
+                ),
+                None,
+            )
+            if inner is None:
+                return value * times
+            return [{**value[0], inner[0]: grown(inner[1], times)}]
+
+        reply = await server.post(path, **{**body, field: most})
+        assert reply.status_code == 200, reply.text
+        reply = await server.post(path, **{**body, field: grown(most, 4)})
+        assert reply.status_code == 400
+        assert "at most 3" in reply.json()["error"]["message"]
+
+    served(test, **worded(tiny_tokenizer), settings=ServerSettings(bounds=BOUNDS))
+
+
 @pytest.mark.parametrize(
     "variables",
     [

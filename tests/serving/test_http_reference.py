@@ -11,6 +11,7 @@ from octavo.server.fields import NOT_YET, WITHOUT_EFFECT
 from octavo.server.schemas.chat import ChatBody, Message
 from octavo.server.schemas.common import CacheHintGiven, StreamOptions
 from octavo.server.schemas.completions import CompletionBody
+from octavo.server.schemas.embeddings import EmbeddingBody
 from octavo.server.schemas.messages import MessagesBody
 from octavo.server.schemas.pins import PinBody
 from octavo.server.schemas.responses import ResponsesBody
@@ -23,6 +24,7 @@ BODIES = [
     ChatBody,
     ResponsesBody,
     MessagesBody,
+    EmbeddingBody,
     CacheHintGiven,
     PinBody,
     Message,

@@ -44,13 +44,23 @@ def test_models_are_listed_and_shown(client):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/reference/http.md", "docs/how-to/responses.md"]
+    ("page", "package"),
+    [
+        ("README.md", "openai"),
+        ("docs/reference/http.md", "openai"),
+        ("docs/how-to/responses.md", "openai"),
+        ("docs/how-to/messages.md", "anthropic"),
+    ],
 )
-def test_the_lines_that_a_page_shows_are_answered(url, capsys, page):
+def test_the_lines_that_a_page_shows_are_answered(url, capsys, page, package):
     text = (Path(__file__).parents[2] / page).read_text()
     blocks = re.findall("```python\n(.*?)```", text, re.S)
-    (lines,) = (block for block in blocks if "openai" in block)
-    here = {"http://127.0.0.1:8000/v1": url, '"none"': f'"{KEY}"', "smollm2-135m": "tiny"}
+    (lines,) = (block for block in blocks if package in block)
+    here = {
+        "http://127.0.0.1:8000": url.removesuffix("/v1"),
+        '"none"': f'"{KEY}"',
+        "smollm2-135m": "tiny",
+    }
     for shown, used in here.items():
         assert shown in lines
         lines = lines.replace(shown, used)

@@ -13,7 +13,8 @@ from sockets import Line, in_a_thread, listening
 
 from octavo.errors import EngineGone
 from octavo.server.keys import KeyHolder, KeyTable
-from octavo.server.tenants import Tenant
+from octavo.server.limits import TenantGate
+from octavo.server.tenants import OpenKeyring, Tenant, TenantLimits
 
 PATH = "/v1/responses"
 
@@ -37,7 +38,9 @@ def test_an_answer_is_what_is_thought_said_and_called(client):
     assert (first.name, first.arguments) == ("look", '{"at": "a"}')
     assert second.arguments == "{}"
     assert first.call_id != second.call_id
-    assert response.usage.output_tokens == response.usage.total_tokens - response.usage.input_tokens
+    usage = response.usage
+    assert 0 < usage.output_tokens_details.reasoning_tokens <= len("they ask")
+    assert usage.output_tokens == usage.total_tokens - usage.input_tokens
 
 
 def test_a_stream_put_together_is_the_answer_in_one_piece(client):
@@ -83,6 +86,8 @@ def test_events_come_in_the_order_that_clients_know(client):
 def test_a_response_is_fetched_continued_and_forgotten(client):
     first = client.responses.create(model="tiny", input="hello", instructions="be brief")
     assert client.responses.retrieve(first.id) == first
+    with pytest.raises(openai.BadRequestError):
+        client.responses.retrieve(first.id, stream=True)
 
     second = client.responses.create(model="tiny", input="in", previous_response_id=first.id)
     assert second.previous_response_id == first.id
@@ -168,6 +173,26 @@ def test_in_the_background_it_can_be_ended(tiny_tokenizer):
         assert (await server.get(f"{PATH}/{other['id']}")).status_code == 404
 
     _near(test, tiny_tokenizer, "well")
+
+
+def test_in_the_background_it_has_its_place_from_the_start(tiny_tokenizer):
+    async def test(server):
+        server.core.go.clear()
+        body = {"input": "hello", "background": True}
+        first = (await server.post(PATH, **body)).json()
+        second = (await server.post(PATH, **body)).json()
+        assert (await server.post(PATH, **body)).status_code == 429
+        # It waits for its turn, and gives its place back to who comes next.
+        assert (await server.post(f"{PATH}/{second['id']}/cancel")).json()["status"] == "cancelled"
+        assert (await server.post(PATH, **body)).status_code == 200
+        server.core.go.set()
+        await _all_out(server)
+        assert len(server.core.asked) == 2
+        assert (await server.get(f"{PATH}/{first['id']}")).json()["status"] == "completed"
+
+    limits = TenantLimits(max_running=1, max_queued=1)
+    keys = OpenKeyring(Tenant(name="ann", limits=limits))
+    _near(test, tiny_tokenizer, "well", keys=keys, gate=TenantGate(60))
 
 
 def test_what_fails_in_the_background_says_why(tiny_tokenizer):

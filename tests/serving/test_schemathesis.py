@@ -18,7 +18,7 @@ from octavo.server.settings import RequestBounds, ServerSettings
 from octavo.testing.near_server import near_server
 from octavo.testing.served import grammars_of
 
-QUICK, THOROUGH = 8, 300
+QUICK, THOROUGH = 6, 300
 
 # A client of a small server, whose answers are short.
 BOUNDS = ServerSettings(bounds=RequestBounds(max_n=4, max_prompts=4))

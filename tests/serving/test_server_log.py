@@ -89,6 +89,13 @@ def test_options_are_logged_if_asked_for_and_salts_never(log, tiny_tokenizer):
             "/v1/completions", prompt=SECRET, max_tokens=2, temperature=0.5, cache_salt="pepper"
         )
         assert "'temperature': 0.5" in log.text
+        options = {"temperature": 0.25, "cache_salt": "pepper"}
+        asked = [{"role": "user", "content": "the"}]
+        await server.post("/v1/responses", input=asked, instructions=SECRET, **options)
+        await server.post("/v1/messages", messages=asked, system=SECRET, max_tokens=2, **options)
+        told = [line for line in lines(log, "octavo.server") if "0.25" in line]
+        assert len(told) == 2
+        assert not any(SECRET in line.partition("options=")[2] for line in told)
         assert "pepper" not in log.text
 
     served(test, settings=ServerSettings(log_requests=True), **worded(tiny_tokenizer))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.text.conversation import Tool, ToolCall, Turn
-from octavo.text.formats.lowering import lowered
+from octavo.text.formats.lowering import lowered, one_by_one
 from octavo.text.formats.table import TOOL_FORMATS
 
 HERMES = TOOL_FORMATS["hermes"].spelling
@@ -62,3 +62,26 @@ def test_results_that_follow_each_other_are_one_turn():
 
 def test_without_tools_and_calls_nothing_changes():
     assert lowered(CHAT[:2], (), HERMES) == CHAT[:2]
+
+
+def test_calls_of_one_turn_are_turns_of_their_own_where_a_template_writes_one():
+    turns = one_by_one(CHAT)
+
+    assert [(turn.role, turn.content, len(turn.calls)) for turn in turns] == [
+        ("system", "Be brief.", 0),
+        ("user", "Look.", 0),
+        ("assistant", "Well.", 1),
+        ("tool", "one", 0),
+        ("assistant", "", 1),
+        ("tool", "two", 0),
+        ("assistant", "Seen.", 0),
+    ]
+
+
+def test_results_that_answer_no_call_are_kept():
+    stray = Turn(role="tool", content="three", call_id="9")
+
+    turns = one_by_one((CHAT[2], *CHAT[3:5], stray))
+
+    assert turns[-1] == stray
+    assert len(turns) == 5

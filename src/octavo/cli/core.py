@@ -51,5 +51,6 @@ def _facts(built: Built, config: EngineConfig) -> CoreFacts:
         kv_dtype=built.layout.dtype,
         backend=built.backend,
         device=built.device,
+        pooling=built.pooling or "",
         settings=asdict(config),
     )

@@ -144,6 +144,12 @@ MEMORY: tuple[Flag, ...] = (
         help="What makes the grammars that answers are held to: auto, llguidance or xgrammar.",
     ),
     Flag(
+        name="pooling",
+        kind=Kind.TEXT,
+        default="auto",
+        help="How prompts are embedded: mean, last or none; auto: as the model's files say.",
+    ),
+    Flag(
         name="reservation",
         kind=Kind.TEXT,
         default="on_demand",

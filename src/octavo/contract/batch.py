@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from octavo.contract.ids import BlockId, BlockKey, MoveId, SeqId, StepId
+from octavo.contract.pooling import HowPooled
 from octavo.contract.sampling import SamplingParams
 
 
@@ -54,6 +55,14 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     """How many of the most likely tokens to name beside each target; -1: all."""
 
 
+class Pool(msgspec.Struct, frozen=True, gc=False):
+    """Ask for one vector of all tokens of a prompt, which may come in several slices."""
+
+    how: HowPooled
+    last: bool
+    """The prompt ends with this slice: its vector is told."""
+
+
 class Slice(msgspec.Struct, frozen=True, gc=False):
     """One sequence's share of one step.
 
@@ -80,6 +89,9 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     slice begins where the one before it ended."""
     score: Score | None = None
     """Set while log-probabilities of the prompt are wanted and not known."""
+    pool: Pool | None = None
+    """Set for a prompt that is to be embedded: it has no samples. With mean in each of its slices,
+    of which the first starts at position 0, and each begins where the one before it ended."""
 
 
 class Copy(msgspec.Struct, frozen=True, gc=False):
@@ -179,6 +191,8 @@ class StepResult(msgspec.Struct, frozen=True):
         default_factory=dict[SeqId, tuple[Logprobs, ...]]
     )
     """For each slice with a score, one entry for each of its targets."""
+    pooled: dict[SeqId, bytes] = msgspec.field(default_factory=dict[SeqId, bytes])
+    """For each slice that ends a prompt to be embedded: its vector, float32, little-endian."""
     moved: tuple[MoveId, ...] = ()
     """Moves completed since the last result, of any step."""
     failed: tuple[MoveId, ...] = ()

@@ -120,6 +120,7 @@ class Sequence:
         "miss",
         "paused",
         "phase",
+        "pooled",
         "preemptions",
         "prompt_length",
         "rank",
@@ -170,7 +171,9 @@ class Sequence:
         """What a slice that reaches the end of the text asks for."""
         self.looks_back = self.samples[0].looks_back
         """Its samples depend on the text, which the runner has to be told."""
-        self.stepwise = self.samples[0].constrained
+        self.pooled = request.pooling.how if request.pooling is not None else None
+        """Not None: nothing is sampled, and the text ends once its vector is known."""
+        self.stepwise = self.samples[0].constrained or self.pooled is not None
         """Its next token is decided once the last one is known: it has one step in flight."""
         self.known_past = False
         """The runner has been told the text before the last slice."""
@@ -224,8 +227,11 @@ class Sequence:
     def reusable(self) -> int:
         """Leading tokens whose KV need not be computed if it is in memory already.
 
-        At least one token is computed, to sample the next; and so is what is not scored yet.
+        At least one token is computed, to sample the next; and so is what is not scored yet. Of a
+        mean, every token's state is needed.
         """
+        if self.pooled == "mean":
+            return 0
         known = len(self.scores)
         return len(self.tokens) - 1 if known >= self.score_end else known
 
@@ -264,3 +270,6 @@ class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """With the first token: why the rest of the prompt was not in memory."""
     preemptions: int = 0
     """How often it has given back its blocks, to compute its text again, since the last news."""
+    embedding: bytes = b""
+    """With the end of a request that asks for it: the vector of its prompt, float32, little-endian;
+    neither cut nor divided by its length."""

@@ -42,6 +42,8 @@ class Output(msgspec.Struct, frozen=True):
     """With the first token of choice 0: one for each token of the prompt but the first."""
     miss: Miss | None = None
     """With the first token of a choice: why the rest of its prompt was not in memory."""
+    embedding: bytes = b""
+    """As in `Update.embedding`."""
 
 
 class Engine:
@@ -169,4 +171,5 @@ class Engine:
             self._speller.name(update.logprobs, decode=answer.decodes),
             self._speller.name(update.prompt_logprobs, decode=answer.decodes),
             update.miss,
+            update.embedding,
         )

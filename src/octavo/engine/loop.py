@@ -9,6 +9,7 @@ from typing import Protocol
 
 from octavo.contract.batch import Batch, StepResult
 from octavo.contract.ids import SeqId
+from octavo.contract.pooling import HowPooled, Pooling
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.retention import PinFacts
 from octavo.contract.usage import Usage
@@ -83,6 +84,8 @@ class Loop:
         self._clock = clock
         self.grammars: Grammars = NoGrammars() if grammars is None else grammars
         """Whoever must not wait for a form to be compiled begins with it before `add`."""
+        self.pooling: HowPooled | None = None
+        """How prompts are embedded; None: they are not."""
         self._in_flight: deque[tuple[Batch, float]] = deque()
         """Steps, and what submitting each has taken."""
         self._backlog: list[Update] = []
@@ -115,7 +118,7 @@ class Loop:
         nothing, if it can never be served.
         """
         if request.pooling is not None:
-            raise RequestError("pooling: this engine computes no embeddings: leave it out")
+            self._check_pooling(request.pooling)
         form = request.sampling.structured_outputs
         if form is not None:
             self.grammars.begin(form).result()
@@ -123,6 +126,14 @@ class Loop:
         for observer in self._observers:
             observer.begin(request)
         return effective
+
+    def _check_pooling(self, asked: Pooling) -> None:
+        if self.pooling is None:
+            raise RequestError("pooling: this model has no embeddings: leave it out")
+        if asked.how != self.pooling:
+            raise RequestError(
+                f"pooling {asked.how}: this model's embeddings are by {self.pooling}: ask for that"
+            )
 
     def abort(self, request_id: str, *, withdrawn: bool = False) -> None:
         """End a request now; nothing more will be heard of it. Unknown: no effect.

@@ -186,6 +186,10 @@ class Decoder:
         """Score the vocabulary after rows: [rows, hidden_size] → [rows, vocab_size] float32."""
         return linear(self._normed(x, self.norm), self.output).float()
 
+    def normed(self, states: Tensor) -> Tensor:
+        """Normalize rows that `states` returned, as they are before the vocabulary is scored."""
+        return self._normed(states, self.norm)
+
     def embed(self, tokens: Tensor) -> Tensor:
         """Look up the rows of tokens: [rows] → [rows, hidden_size]."""
         rows = self._embedding[tokens]

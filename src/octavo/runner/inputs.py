@@ -63,12 +63,23 @@ class Target(NamedTuple):
     """How many of the most likely tokens to name beside it; -1: all."""
 
 
+class Pooled(NamedTuple):
+    """Rows of one prompt that become one vector."""
+
+    seq: SeqId
+    start: int
+    """Position of the first."""
+    rows: int
+    last: bool
+    """The vector is told after this step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one step computes and whom it is for."""
 
     inputs: StepArrays
-    """Its sampled rows are those of the samples, then those of the scores."""
+    """Its sampled rows are those of the samples, then those of the scores, then those of pools."""
     sampled: int
     """Rows that belong to samples."""
     samples: list[Sample] = field(default_factory=list[Sample])
@@ -85,6 +96,8 @@ class Work:
     """For each sample, what its grammar lets come, if one binds it; empty: none is bound."""
     targets: list[Target] = field(default_factory=list[Target])
     """For each scored row, the token after it."""
+    pools: list[Pooled] = field(default_factory=list["Pooled"])
+    """Prompts whose vector is wanted: whose rows come behind the scored ones, one after another."""
 
 
 class InputBuilder:
@@ -170,6 +183,13 @@ class InputBuilder:
             if part.score is not None:
                 first = end - len(part.tokens) + part.score.first
                 wanted += range(first, first + len(part.score.targets))
+        pools: list[Pooled] = []
+        for part, end in zip(slices, ends, strict=True):
+            if part.pool is not None:
+                count = len(part.tokens) if part.pool.how == "mean" else 1
+                position = part.start + len(part.tokens) - count
+                pools.append(Pooled(part.seq, position, count, part.pool.last))
+                wanted += range(end - count, end)
         inputs = StepArrays(
             starts=tuple(starts),
             lengths=tuple(lengths),
@@ -178,7 +198,7 @@ class InputBuilder:
             groups=groups,
             sample_rows=np.array(wanted, dtype=np.int64),
         )
-        work = Work(inputs, sampled)
+        work = Work(inputs, sampled, pools=pools)
         for part in slices:
             if part.score is not None:
                 targets = part.score.targets

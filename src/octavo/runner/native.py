@@ -15,6 +15,8 @@ from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
 from octavo.runner.inputs import StepArrays
 from octavo.runner.native_model import NativeWeights, ThreadPool
+from octavo.runner.native_padding import whole
+from octavo.runner.pooling import States
 from octavo.runner.step_runner import Logits
 
 _PAGES = {"bfloat16": "bf16", "float32": "f32"}
@@ -71,6 +73,8 @@ class NativeExecutor:
         self._layout = layout
         self._num_blocks = num_blocks
         self._vocab_size = checkpoint.spec.vocab_size
+        self._norm = checkpoint.tensor("norm")
+        self._norm_eps = checkpoint.spec.norm_eps
         self._weights = weights
         # Takes no GIL: what else a process does before its first token gets on meanwhile.
         self._packing: InBackground[None] | None = InBackground(weights.pack)
@@ -131,6 +135,14 @@ class NativeExecutor:
         """Score the vocabulary after sampled rows from `first` on, into rows [count, vocab]."""
         if len(rows):
             self._engine.score(first, rows)
+
+    def states(self, first: int, count: int) -> States:
+        """Return the last states of some of the sampled rows of the last step."""
+        rows = np.empty((count, whole(len(self._norm))), dtype=np.float32)
+        self._engine.write_states(first, rows)
+        wide = rows[:, : len(self._norm)].astype(np.float64)
+        scale = 1 / np.sqrt(np.square(wide).mean(axis=1, keepdims=True) + self._norm_eps)
+        return (wide * scale * self._norm).astype(np.float32)
 
     def find_likeliest(
         self, count: int

@@ -19,6 +19,7 @@ from octavo.runner.following import Following, name_refusals
 from octavo.runner.inputs import InputBuilder, StepArrays, Target, Work
 from octavo.runner.masks import Matchers
 from octavo.runner.numpy_sampler import NumpySampler
+from octavo.runner.pooling import Pools, States
 from octavo.runner.sampler import Answer
 
 MAX_IN_FLIGHT = 2
@@ -59,6 +60,13 @@ class Executor(Protocol):
 
     def logits(self, first: int, count: int) -> Logits:
         """Score the vocabulary after some of the sampled rows of the last step: [count, vocab]."""
+        ...
+
+    def states(self, first: int, count: int) -> States:
+        """Return the last states of some of the sampled rows of the last step: [count, hidden].
+
+        Normalized as they are before the vocabulary is scored.
+        """
         ...
 
     def close(self) -> None:
@@ -103,6 +111,7 @@ class StepRunner:
             executor.layout, num_blocks=executor.num_blocks, vocab_size=executor.vocab_size
         )
         self._following = Following(matchers, executor.vocab_size)
+        self._pools = Pools()
         self._results: deque[StepResult] = deque()
         self._closed = False
 
@@ -144,6 +153,7 @@ class StepRunner:
         """Run a step; returns the result with what was sampled and scored."""
         self._inputs.advance(batch)
         self._following.forget(batch.ended)
+        self._pools.forget(batch.ended)
         self._executor.copy(batch.copies)
         work = self._inputs.build(batch)
         if work is None:
@@ -152,6 +162,9 @@ class StepRunner:
         self._executor.compute(work.inputs)
         if work.targets:
             self._score(work, result)
+        if work.pools:
+            first = work.sampled + len(work.targets)
+            result.pooled.update(self._pools.take(work.pools, first, self._executor.states))
         logits: Logits | None = None
         if self._on_logits is not None:
             logits = self._executor.logits(0, work.sampled)

@@ -17,6 +17,7 @@ from octavo.models.rows import ALL_AT_ONCE
 from octavo.pages.arena import Arena
 from octavo.runner.inputs import StepArrays
 from octavo.runner.masks import Matchers
+from octavo.runner.pooling import States
 from octavo.runner.step_runner import Logits, StepRunner
 from octavo.runner.tensors import step_tensors
 
@@ -85,6 +86,13 @@ class TorchExecutor:
         assert self._states is not None, "logits before a step"
         rows = self._states[first : first + count]
         return self._decoder.score(rows, self.row_tiles).cpu().numpy()
+
+    @torch.inference_mode()
+    def states(self, first: int, count: int) -> States:
+        """Return the last states of some of the sampled rows of the last step."""
+        assert self._states is not None, "states before a step"
+        rows = self._states[first : first + count]
+        return self._decoder.normed(rows).float().cpu().numpy()
 
     def close(self) -> None:
         """Nothing goes on in the background."""

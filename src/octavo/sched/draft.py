@@ -8,6 +8,7 @@ from octavo.contract.request import Sequence
 from octavo.sched.cache import Cache
 from octavo.sched.limits import Limits
 from octavo.sched.outcome import past_of, score_of
+from octavo.sched.pooled import pool_of
 from octavo.sched.roster import Roster
 from octavo.sched.stats import Stats
 
@@ -77,16 +78,18 @@ class Slicer:
             if upto > known:
                 tokens += (PENDING,)
         samples: tuple[Sample, ...] = ()
+        pool = pool_of(seq, last=upto == known)
         seq.scheduled = upto
         if seq.beam:
             self._roster.search(seq).sliced = draft.step
         if upto == known + seq.sampling:
             seq.sampling += 1
-            samples = self._fork(seq) if seq.forks else seq.samples
+            if seq.pooled is None:
+                samples = self._fork(seq) if seq.forks else seq.samples
         kept, blocks = self._cache.growth(seq)
         past = past_of(seq, start) if seq.looks_back and samples else ()
         score = score_of(seq, start, upto) if start < seq.score_end else None
-        draft.slices.append(Slice(seq.id, start, tokens, kept, blocks, samples, past, score))
+        draft.slices.append(Slice(seq.id, start, tokens, kept, blocks, samples, past, score, pool))
         draft.budget -= upto - start
         if start < seq.prompt_length:
             self._stats.computed_prompt_tokens += min(upto, seq.prompt_length) - start

@@ -58,10 +58,11 @@ def update_of(
     preemptions = seq.tell_preemptions()
     if not first:
         return Update(*update, logprobs, preemptions=preemptions)
-    return Update(*update, logprobs, tuple(seq.scores), _miss_of(seq), preemptions)
+    return Update(*update, logprobs, tuple(seq.scores), miss_of(seq), preemptions)
 
 
-def _miss_of(seq: Sequence) -> Miss | None:
+def miss_of(seq: Sequence) -> Miss | None:
+    """Return why no more of a prompt was in memory, as far as its caller may know."""
     return None if seq.miss is None else seq.miss.for_caller()
 
 
@@ -72,7 +73,7 @@ def results_of(search: BeamSearch) -> list[Update]:
         Update(
             request.id, index, text.tokens, text.logprob, cached, text.finish, text.stop_token,
             prompt_logprobs=() if index else search.scores,
-            miss=None if index else _miss_of(search.leader),
+            miss=None if index else miss_of(search.leader),
             preemptions=0 if index else search.leader.preemptions,
         )
         for index, text in enumerate(search.ended)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.contract.batch import Batch, Sampled, StepResult
+from octavo.contract.batch import Batch, Sampled, Slice, StepResult
 from octavo.contract.ids import SeqId
 from octavo.contract.request import Sequence, Update
 from octavo.errors import RequestError
@@ -16,6 +16,7 @@ from octavo.sched.outcome import (
     take_scores,
     update_of,
 )
+from octavo.sched.pooled import embedded
 from octavo.sched.roster import Roster
 from octavo.sched.stats import Stats
 
@@ -40,10 +41,8 @@ class Results:
         updates: list[Update] = []
         searches: dict[str, BeamSearch] = {}
         for piece in batch.slices:
-            if piece.score is not None:
-                seq = self._roster.get(piece.seq)
-                if seq is not None and batch.step > seq.revoked_step:
-                    take_scores(seq, piece, result)
+            if piece.score is not None or piece.pool is not None:
+                updates += self._take_prompt(piece, batch, result)
             for sample in piece.samples:
                 seq = self._roster.get(sample.seq)
                 # An ended sequence has written once more than it had to; a failed step before
@@ -82,6 +81,18 @@ class Results:
             if seq.length >= seq.limit:
                 updates += self._fail_one(seq, error)
         return updates
+
+    def _take_prompt(self, piece: Slice, batch: Batch, result: StepResult) -> list[Update]:
+        """Keep what a slice says of its prompt; returns its vector, which ends the sequence."""
+        seq = self._roster.get(piece.seq)
+        if seq is None or batch.step <= seq.revoked_step:
+            return []
+        if piece.score is not None:
+            take_scores(seq, piece, result)
+        if piece.pool is None or not piece.pool.last:
+            return []
+        self._roster.end(seq)
+        return [embedded(seq, result.pooled[piece.seq])]
 
     def _append(self, seq: Sequence, sampled: Sampled) -> Update:
         seq.sampling -= 1

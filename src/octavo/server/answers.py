@@ -45,6 +45,8 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    """Where there was reasoning."""
     cache: CacheUsage | msgspec.UnsetType = msgspec.UNSET
     """If it was asked for."""
 
@@ -56,7 +58,15 @@ class Usage(msgspec.Struct, frozen=True):
         cached = sum(ask.cached_tokens for ask in asks)
         told = any(ask.tells_cache for ask in asks)
         cache = CacheUsage.of(asks) if told else msgspec.UNSET
-        return cls(prompt, output, prompt + output, {"cached_tokens": cached}, cache)
+        thought = sum(choice.thought for ask in asks for choice in ask.choices)
+        details = {"reasoning_tokens": thought} if thought else msgspec.UNSET
+        return cls(prompt, output, prompt + output, {"cached_tokens": cached}, details, cache)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the completion, what was thought."""
+        details = self.completion_tokens_details
+        return 0 if isinstance(details, msgspec.UnsetType) else details["reasoning_tokens"]
 
 
 class Form(Protocol):

@@ -16,6 +16,7 @@ from octavo.server.routes import (
     admin,
     chat,
     completions,
+    embeddings,
     health,
     messages,
     metrics,
@@ -28,6 +29,7 @@ from octavo.server.schemas.errors import FAILURES
 
 PROMPTED: tuple[Callable[[Parts, Prompter], APIRouter], ...] = (
     completions.router,
+    embeddings.router,
     chat.router,
     responses.router,
     messages.router,

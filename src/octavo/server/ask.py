@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.contract.batch import Logprobs
-from octavo.contract.misses import Miss
+from octavo.contract.misses import Miss, MissReason
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.engine.answer import AnswerText
 from octavo.errors import EngineGone, OverLimit, RequestError
@@ -81,10 +81,14 @@ class Ask:
         self.tells_cache = telling.cache
         self.miss: Miss | None = None
         """Why a part of the prompt was not in memory, once known."""
+        self.embedding = b""
+        """As in `Update.embedding`, once known."""
         self.error: Exception | None = None
         """Why it has no answer."""
         self.open = len(self.choices)
         """Answers that have not ended."""
+        self._changed: tuple[str | None] | None = None
+        """Once somebody has asked."""
         self._scores = params.prompt_logprobs is not None
         self._interval = telling.interval
         self._ring = ring
@@ -117,6 +121,16 @@ class Ask:
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were in memory."""
         return self.choices[0].cached_tokens or 0
+
+    @property
+    def changed(self) -> str | None:
+        """What of a conversation is not as it stands in memory; None: that is not known."""
+        miss, places = self.miss, self.prompt.places
+        if miss is None or places is None or miss.reason is not MissReason.DIVERGED:
+            return None
+        if self._changed is None:
+            self._changed = (places.changed(self.prompt.ids, miss.position),)
+        return self._changed[0]
 
     @property
     def output_tokens(self) -> int:
@@ -192,6 +206,7 @@ class Ask:
             return
         choice = self.choices[update.index]
         self._preemptions += update.preemptions
+        self.embedding += update.embedding
         if self.miss is None:
             self.miss = update.miss
         if choice.finish is not None:

@@ -21,9 +21,11 @@ class MissTold(msgspec.Struct, frozen=True):
     policy: str | None
     age_s: float | None
     evicted_since: int | None
+    changed: str | None
+    """Diverged: which message of a conversation is not as it stands in memory."""
 
     @classmethod
-    def of(cls, prompt: int, miss: Miss) -> MissTold:
+    def of(cls, prompt: int, miss: Miss, changed: str | None) -> MissTold:
         """Tell of a miss what its caller may know."""
         return cls(
             prompt,
@@ -33,6 +35,7 @@ class MissTold(msgspec.Struct, frozen=True):
             miss.policy,
             None if miss.age_s is None else round(miss.age_s, 3),
             miss.evicted_since,
+            changed,
         )
 
 
@@ -52,7 +55,9 @@ class CacheUsage(msgspec.Struct, frozen=True):
         """Count what is known so far."""
         matched = sum(ask.cached_tokens for ask in asks)
         misses = tuple(
-            MissTold.of(number, ask.miss) for number, ask in enumerate(asks) if ask.miss is not None
+            MissTold.of(number, ask.miss, ask.changed)
+            for number, ask in enumerate(asks)
+            if ask.miss is not None
         )
         prompts = sum(len(ask.prompt.ids) for ask in asks)
         return cls(matched, 0, prompts - matched, misses)

@@ -61,6 +61,7 @@ class Choice:
         "index",
         "last_s",
         "said",
+        "thought",
         "tokens",
         "waits",
     )
@@ -77,6 +78,8 @@ class Choice:
         self.index = index
         self.tokens = 0
         """Of the answer so far."""
+        self.thought = 0
+        """Tokens of the answer with which reasoning has come: those of its markers are none."""
         self.finish: str | None = None
         self.error: str | None = None
         """What went wrong, if that ended it."""
@@ -116,7 +119,7 @@ class Choice:
             self.cached_tokens = update.cached_tokens
         if not self._silent:
             self.tokens += len(update.tokens)
-            self._say(text)
+            self._say(text, len(update.tokens))
             piece.tokens += update.tokens
             piece.logprobs += update.logprobs
             if self._kept:
@@ -140,11 +143,14 @@ class Choice:
         piece, self._piece = self._piece, Piece(first=False)
         return piece
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, tokens: int) -> None:
         if self._parser is None:
             self._piece.text += text
         elif text:
-            self._take_in(self._parser.push(text))
+            parsed = self._parser.push(text)
+            self._take_in(parsed)
+            if parsed.reasoning:
+                self.thought += tokens
 
     def _close(self) -> None:
         """Let go of what the parser has held back."""

@@ -156,6 +156,9 @@ class Generation:
         requests = await self._prompter.requests(
             prompts, params, priority=terms.priority, tenant=tenant.name, salt=salt
         )
+        if terms.pooling is not None:
+            pooling = terms.pooling
+            requests = [msgspec.structs.replace(one, pooling=pooling) for one in requests]
         kept, hints = terms.retention, ()
         if terms.wish is not None:
             whole, hint = terms.wish.retention(), terms.wish.hint(tenant.name)

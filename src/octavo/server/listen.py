@@ -56,6 +56,8 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens at an address. Raises ConfigError."""
     if not 0 <= port < 65536:
         raise ConfigError(f"--port must be from 0 to 65535, got {port}")
+    if not host:  # for the system it would be every address
+        raise ConfigError("--host must not be empty: 0.0.0.0 is all that this machine has")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -68,6 +70,8 @@ def listen_at_path(path: str) -> socket.socket:
 
     Raises ConfigError.
     """
+    if not path or "\0" in path:  # Linux would give it a name that no folder has
+        raise ConfigError(f"--uds must be the path of a socket, got {path!r}")
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _clear(path)

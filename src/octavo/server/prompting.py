@@ -15,6 +15,7 @@ from octavo.contract.request import Request
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import RequestError
 from octavo.prompts import NO_TOKENIZER, RequestBuilder
+from octavo.server.changes import Places
 from octavo.server.chat_request import ChatRequest
 from octavo.server.failures import ApiError
 from octavo.server.parts import Parts
@@ -56,6 +57,8 @@ class Prompt:
     """Tokens that were cut off at its beginning, as the request asked."""
     opening: str = ""
     """What an answer that echoes begins with, if that is not the whole prompt."""
+    places: Places | None = None
+    """Knows its messages, if it has any and nothing of it was cut off."""
 
 
 class Prompter:
@@ -106,7 +109,14 @@ class Prompter:
         text = await self.render(chat)
         ids = await self.encode(text, special=special)
         last = chat.turns[-1]
-        prompt = Prompt(tuple(ids), text, opening=last.content if last.role == "assistant" else "")
+        prompt = Prompt(
+            tuple(ids),
+            text,
+            opening=last.content if last.role == "assistant" else "",
+            places=Places(
+                chat, text, partial(self._rendered, formats=self.formats), self.tokenizer
+            ),
+        )
         return await self._fitting(prompt, keep, max_tokens)
 
     def read(

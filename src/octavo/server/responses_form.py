@@ -256,7 +256,7 @@ def _usage(usage: Usage) -> dict[str, object]:
             "cache_write_tokens": 0,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
     if usage.cache is not msgspec.UNSET:

@@ -17,14 +17,18 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
     if not isinstance(body, Mapping):
         return
     fields = cast("Mapping[str, object]", body)
-    for name in ("stop", "stop_sequences"):
+    for name in ("stop", "stop_sequences", "include"):
         _check(name, _length(fields.get(name)), bounds.max_stop, "texts")
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         _check(name, _length(fields.get(name)), bounds.max_logit_bias, "entries")
     _check("tokens", _length(fields.get("tokens")), bounds.max_token_ids, "token ids")
-    _check_prompt(fields.get("prompt"), bounds)
+    _check_prompt("prompt", fields.get("prompt"), bounds)
     for name in ("messages", "input", "system"):
-        _check_messages(name, fields.get(name), bounds)
+        given = fields.get(name)
+        if name == "input" and _is_prompt(given):
+            _check_prompt(name, given, bounds)
+        else:
+            _check_messages(name, given, bounds)
     for name in ("tools", "documents"):
         _check(name, _length(fields.get(name)), bounds.max_tools, "of them")
         if _holds_more(fields.get(name), bounds.max_tool_chars):
@@ -36,16 +40,22 @@ def check_sizes(body: object, bounds: RequestBounds) -> None:
         raise ApiError(400, f"{name}: at most {most} characters, names and values", param=name)
 
 
-def _check_prompt(given: object, bounds: RequestBounds) -> None:
+def _is_prompt(given: object) -> bool:
+    """True for a list of what is no object: texts or token ids."""
+    many = cast("list[object]", given) if isinstance(given, list) else []
+    return bool(many) and not isinstance(many[0], Mapping)
+
+
+def _check_prompt(name: str, given: object, bounds: RequestBounds) -> None:
     if not isinstance(given, list):
         return
     many = cast("list[object]", given)
     if many and isinstance(many[0], str | list):
-        _check("prompt", len(many), bounds.max_prompts, "prompts in a request")
+        _check(name, len(many), bounds.max_prompts, "prompts in a request")
         ids = sum(map(_length, many))
     else:
         ids = len(many)
-    _check("prompt", ids, bounds.max_token_ids, "token ids in a request")
+    _check(name, ids, bounds.max_token_ids, "token ids in a request")
 
 
 def _check_messages(name: str, given: object, bounds: RequestBounds) -> None:
@@ -53,13 +63,21 @@ def _check_messages(name: str, given: object, bounds: RequestBounds) -> None:
         return
     many = cast("list[object]", given)
     _check(name, len(many), bounds.max_messages, "of them")
-    for part, what in (("content", "parts"), ("tool_calls", "tool_calls")):
-        parts = sum(
-            _length(cast("Mapping[str, object]", one).get(part))
-            for one in many
-            if isinstance(one, Mapping)
-        )
-        _check(name, parts, bounds.max_messages, f"{what} in all of them")
+    calls = sum(_length(_field(one, "tool_calls")) for one in many)
+    _check(name, calls, bounds.max_messages, "tool_calls in all of them")
+    _check(name, sum(map(_parts, many)), bounds.max_messages, "parts in all of them")
+
+
+def _parts(message: object) -> int:
+    """Count the parts of a message, those of a call's result in it too, whatever its API is."""
+    content = _field(message, "content")
+    inner = cast("list[object]", content) if isinstance(content, list) else []
+    own = sum(_length(_field(message, name)) for name in ("content", "output", "summary"))
+    return own + sum(_length(_field(part, "content")) for part in inner)
+
+
+def _field(given: object, name: str) -> object:
+    return cast("Mapping[str, object]", given).get(name) if isinstance(given, Mapping) else None
 
 
 def _check(name: str, count: int, most: int, what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from octavo.contract.pooling import Pooling
 from octavo.contract.retention import Retention
 from octavo.server.cache_wishes import CacheWish
 from octavo.text.parsing import AnswerParser
@@ -43,6 +44,8 @@ class Terms:
     """How ranges of its prompt are kept, which is one then."""
     wish: CacheWish | None = None
     """How all of its prompts are kept, and what it says of texts to come."""
+    pooling: Pooling | None = None
+    """Its prompts are embedded, and nothing is written."""
     tells_cache: bool = False
     """Usage tells what was in memory, and why the rest was not."""
     scores_field: str = "prompt_logprobs"

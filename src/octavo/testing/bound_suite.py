@@ -67,7 +67,10 @@ class _Check:
             self._whole(2, (2, 3), FORM),
             self._whole(3, (4, 5), OTHER, temperature=1.0),
         )
-        assert mixed.sampled[1] == alone, "a bound neighbour changes what a free text gets"
+        # A device may add up the logits of three rows in another order than those of one.
+        assert mixed.sampled[1].token == alone.token, (
+            "a bound neighbour changes what a free text gets"
+        )
         for seq, form in ((2, FORM), (3, OTHER)):
             self._assert_allowed(mixed, seq, form, [])
         runner.close()

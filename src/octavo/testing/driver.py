@@ -12,6 +12,7 @@ from octavo.contract.batch import Batch
 from octavo.contract.hint import CacheHint
 from octavo.contract.ids import SeqId
 from octavo.contract.namespace import Namespace
+from octavo.contract.pooling import Pooling
 from octavo.contract.request import FinishReason, Request, Update, choice_seed
 from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.contract.sampling import SamplingParams
@@ -29,7 +30,7 @@ from octavo.sched.limits import Limits
 from octavo.sched.order import ORDERS, Order
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.beam_oracle import expected_beams
-from octavo.testing.fake_runner import FakeRunner, Fate, Refusal, expected_output
+from octavo.testing.fake_runner import FakeRunner, Fate, Refusal, expected_output, text_digest
 
 EOS = 0
 """The end token of fake requests that do not ignore it."""
@@ -81,6 +82,7 @@ def make_request(
     bad_words: tuple[tuple[int, ...], ...] = (),
     tenant: str = DEFAULT_TENANT,
     retention: tuple[Retention, ...] = (),
+    pooling: Pooling | None = None,
     **options: Any,  # a sampling option of any type
 ) -> Request:
     """Build a request for the fake model, which obeys no option but lets one look back."""
@@ -96,6 +98,7 @@ def make_request(
         eos_token_ids=frozenset({EOS}) if eos else frozenset(),
         bad_words=bad_words,
         cache_hints=cache_hints,
+        pooling=pooling,
     )
 
 
@@ -108,6 +111,7 @@ class Answer:
     error: str | None = None
     logprobs: list[int] = field(default_factory=list[int])
     """Tokens whose log-probabilities have come."""
+    embedding: bytes = b""
     prompt_logprobs: list[int] = field(default_factory=list[int])
 
 
@@ -232,6 +236,9 @@ class Driver:
         """Assert that every text so far is what the fake model writes, and ends where it must."""
         for (request_id, index), answer in self.answers.items():
             request = self.requests[request_id]
+            if request.pooling is not None:
+                self._check_vector(request, answer)
+                continue
             if request.sampling.use_beam_search:
                 self._check_beam(request, index, answer)
                 continue
@@ -251,6 +258,13 @@ class Driver:
             scored = request.sampling.prompt_logprobs is not None and not index and count
             wanted = list(request.prompt[1:]) if scored else []
             assert answer.prompt_logprobs == wanted, f"{request_id}/{index}: prompt logprobs"
+
+    def _check_vector(self, request: Request, answer: Answer) -> None:
+        """Assert that an embedded prompt has no text, and the vector of all of it at its end."""
+        assert not answer.tokens, f"{request.id}: text beside a vector"
+        ended = answer.finish is FinishReason.STOP
+        truth = text_digest(list(request.prompt)) if ended else b""
+        assert answer.embedding == truth, f"{request.id}: not the vector of its prompt"
 
     def _check_beam(self, request: Request, index: int, answer: Answer) -> None:
         """Assert that a finished beam is the one that a plain beam search finds."""
@@ -294,6 +308,7 @@ class Driver:
             assert answer.finish is None, f"news of {update.request_id} after its end"
             answer.tokens += update.tokens
             answer.finish, answer.error = update.finish, update.error
+            answer.embedding += update.embedding
             answer.logprobs += [one.ids[-1] for one in update.logprobs]
             answer.prompt_logprobs += [one.ids[-1] for one in update.prompt_logprobs]
 

@@ -144,6 +144,8 @@ class FakeRunner:
         self._queue: deque[Batch] = deque()
         self._misled: set[StepId] = set()
         """Steps submitted before the failure of an earlier one was known."""
+        self._pooled: dict[SeqId, int] = {}
+        """How many leading tokens of a prompt are in its mean."""
         self._moves: list[Move] = []
         self._may_be_misled = False
         self._collected: StepId = 0
@@ -174,6 +176,7 @@ class FakeRunner:
             self._tables.pop(seq, None)
             self._last.pop(seq, None)
             self._pasts.pop(seq, None)
+            self._pooled.pop(seq, None)
         self._following.forget(batch.ended)
         for copy in batch.copies:
             self._memory[self._device(copy.dst)] = dict(self._memory[self._device(copy.src)])
@@ -188,6 +191,7 @@ class FakeRunner:
         for piece in slices:
             self._read(piece, texts[piece.seq])
             self._look_back(piece)
+            self._pool(piece, texts[piece.seq], result)
             if piece.score is not None:
                 result.scored[piece.seq] = self._score(piece)
         asked = [(piece, sample) for piece in slices for sample in piece.samples]
@@ -265,6 +269,18 @@ class FakeRunner:
         block = self._memory.get(self._device(ids[position // size]), {})
         assert position % size in block, f"position {position} was read before it was written"
         return block[position % size]
+
+    def _pool(self, piece: Slice, digest: bytes, result: StepResult) -> None:
+        """Tell a text's digest as its vector; of a mean no token may be left out, or come twice."""
+        if piece.pool is None:
+            return
+        assert not piece.samples, f"sequence {piece.seq} is embedded, and samples"
+        if piece.pool.how == "mean" and piece.start:
+            known = self._pooled.get(piece.seq, 0)
+            assert known == piece.start, f"sequence {piece.seq}: {known} tokens, then {piece.start}"
+        self._pooled[piece.seq] = piece.start + len(piece.tokens)
+        if piece.pool.last:
+            result.pooled[piece.seq] = digest
 
     def _eligible(self, samples: list[Sample], owners: list[SeqId]) -> list[Tokens]:
         """Return for each sample what may come, as a runner finds it out. owners: of its text."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.contract.batch import Batch, Sample
 from octavo.contract.hint import CacheHint, Word
+from octavo.contract.pooling import HowPooled, Pooling
 from octavo.contract.request import Request
 from octavo.contract.retention import DEFAULT_TENANT, Retention, TenantShare
 from octavo.contract.structured import StructuredOutputs
@@ -249,11 +250,28 @@ class Life:
         for request_id in made:
             self.driver.scheduler.withdraw(request_id)
 
+    def _embedding(self, prompt: list[int]) -> Request:
+        """Draw a request for the vector of a prompt."""
+        draw = self.random
+        how: HowPooled = "mean" if draw.random() < 0.5 else "last"
+        return make_request(
+            f"r{self.count}",
+            prompt,
+            max_tokens=1,
+            priority=draw.randint(0, 2),
+            salt=draw.choice(("", "", "", "tenant")),
+            tenant=draw.choice(self.tenants) if self.retains else DEFAULT_TENANT,
+            retention=self._retention(len(prompt)),
+            pooling=Pooling(how),
+        )
+
     def _request(self) -> Request:
         draw = self.random
         self.count += 1
         prefix = draw.choice(_PREFIXES)[: draw.choice((4, 8, 30))]
         tail = [draw.randrange(VOCAB) for _ in range(draw.choice((0, 0, 1, 3, 9)))]
+        if draw.random() < 0.15:
+            return self._embedding(prefix + tail)
         beams = self.driver.cache.shares and draw.random() < 0.3
         search = self._search() if beams else {}
         return make_request(

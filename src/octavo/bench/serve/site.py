@@ -18,6 +18,8 @@ from octavo.errors import ConfigError
 _NO_TOKENIZER = "no_tokenizer"
 """Code of the error with which a server says so."""
 _FIRST_IDS = 4
+_LETTERS = 3
+"""Of a token of our text, or more."""
 _HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 
 
@@ -74,21 +76,32 @@ async def look_at(client: Client, model: str | None, *, tokens: bool = True) -> 
         found = _Model(model)
     if not tokens:
         return Site(found.id, found.max_model_len, Words.guessed())
-    reads, words = await _words(client, found.id)
+    reads, words = await _words(client, found)
     if not reads and found.vocab_size is not None:
         numbers = Words.numbers(found.vocab_size)
         return Site(found.id, found.max_model_len, numbers, by_id=True)
     return Site(found.id, found.max_model_len, words or Words.guessed())
 
 
-async def _words(client: Client, model: str) -> tuple[bool, Words | None]:
+async def _words(client: Client, model: _Model) -> tuple[bool, Words | None]:
     """Let the server tokenize our text; returns whether it reads texts at all, and its words.
 
     None: it does not tokenize, or not with the tokens' names.
     """
+    text = read_text(None)
+    reads, words = await _words_of(client, model.id, text)
+    if reads and words is None and model.max_model_len is not None:
+        # It may tokenize nothing that is too long for a prompt.
+        part = text[: _LETTERS * model.max_model_len]
+        if part != text:
+            return await _words_of(client, model.id, part)
+    return reads, words
+
+
+async def _words_of(client: Client, model: str, text: str) -> tuple[bool, Words | None]:
     body = {
         "model": model,
-        "prompt": read_text(None),
+        "prompt": text,
         "return_token_strs": True,
         "add_special_tokens": False,
     }

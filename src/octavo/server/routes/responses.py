@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -57,7 +58,17 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
     routes.include_router(creating)
 
     @routes.get(ONE, responses=replies(ResponseReply), summary="A response, as it stands")
-    async def get_response(response_id: str, request: Request) -> Response:
+    async def get_response(
+        response_id: str,
+        request: Request,
+        stream: Annotated[bool, Query(description="Must be false: fetch it again later")] = False,
+    ) -> Response:
+        if stream:
+            raise ApiError(
+                400,
+                "stream: what has been kept is told in one piece: fetch it until it has ended",
+                param="stream",
+            )
         return _written(writer.stored.get(known_tenant(request, parts).name, response_id))
 
     @routes.delete(ONE, responses=replies(DeletedReply), summary="Forget a response")

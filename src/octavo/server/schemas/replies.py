@@ -28,6 +28,7 @@ class MissReply(Reply):
     policy: str | None
     age_s: float | None
     evicted_since: int | None
+    changed: str | None = Field(description="Of a conversation: which message is not as it was")
 
 
 class CacheReply(Reply):
@@ -47,6 +48,9 @@ class UsageReply(Reply):
     total_tokens: int
     prompt_tokens_details: dict[Literal["cached_tokens"], int] = Field(
         description="cached_tokens: of the prompts, what was in memory"
+    )
+    completion_tokens_details: dict[Literal["reasoning_tokens"], int] | None = Field(
+        None, description="Where there was reasoning"
     )
     cache: CacheReply | None = None
 

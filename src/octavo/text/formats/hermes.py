@@ -14,7 +14,9 @@ class HermesFormat:
     """A `ToolFormat`. Several calls stand behind each other, a line end between them."""
 
     shown = frozenset((OPEN, CLOSE))
-    spelling = CallSpelling(before=f"{OPEN}\n", after=f"\n{CLOSE}", between="\n", key="arguments")
+    spelling = CallSpelling(
+        before=f"{OPEN}\n", after=f"\n{CLOSE}", between="\n", key="arguments", trigger=OPEN
+    )
 
     def fits(self, template: str) -> bool:
         """True for templates that write such calls, and for ChatML, which says nothing of calls."""

@@ -63,3 +63,27 @@ def _told(tools: list[Tool], spelling: CallSpelling) -> str:
             example,
         ]
     )
+
+
+def one_by_one(turns: Iterable[Turn]) -> tuple[Turn, ...]:
+    """Return turns with one call each, its results behind it: some templates write no more.
+
+    Results that answer no call stay where they are.
+    """
+    waiting = list(turns)
+    done: list[Turn] = []
+    while waiting:
+        turn = waiting.pop(0)
+        if len(turn.calls) < 2:
+            done.append(turn)
+            continue
+        results: list[Turn] = []
+        while waiting and waiting[0].role == "tool":
+            results.append(waiting.pop(0))
+        for number, call in enumerate(turn.calls):
+            said = turn if not number else Turn(role=turn.role, name=turn.name)
+            done.append(msgspec.structs.replace(said, calls=(call,)))
+            done += [one for one in results if one.call_id == call.id]
+        ids = {call.id for call in turn.calls}
+        done += [one for one in results if one.call_id not in ids]
+    return tuple(done)

@@ -12,7 +12,7 @@ import msgspec
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 from octavo.text.conversation import AUTOMATIC, Tool, ToolChoice, Turn
-from octavo.text.formats.lowering import lowered
+from octavo.text.formats.lowering import lowered, one_by_one
 from octavo.text.formats.table import REASONING_FORMATS, TOOL_FORMATS, find_format
 from octavo.text.parsing import (
     AnswerParser,
@@ -90,7 +90,8 @@ class Formats:
         """Return what the template writes. Raises RequestError for what it has no words for."""
         calls = any(turn.calls or turn.role == "tool" for turn in turns)
         if not self.lowers or not (tools or calls):
-            return turns
+            single = self.tools is not None and self.tools.spelling.single
+            return one_by_one(turns) if single and calls else turns
         if self.tools is None:
             raise RequestError(
                 f"{'tools' if tools else 'messages'}: the model's template knows no tools: with "
@@ -111,19 +112,25 @@ class Formats:
                 f"tool_choice: {use.choice.mode}: an answer of calls alone has no other form: "
                 "leave the other out, or let the model choose"
             )
-        if use.forced:
-            row = self._known(use)
-            grammar = row.spelling.grammar(
-                use.forced,
-                self.tokenizer.added(row.shown),
-                several=use.parallel and use.choice.mode == "required",
-                gap="\n\n" if thinks else "",
-            )
+        grammar = self._grammar(use, gap="\n\n" if thinks else "")
+        if grammar is not None and form is None:
             # Grammars of another library are spelled in another way.
             form = StructuredOutputs(grammar=grammar, backend="llguidance")
         if form is None or not thinks or self.reasoning is None:
             return form
         return msgspec.structs.replace(form, after=self.reasoning.end)
+
+    def _grammar(self, use: ToolUse, *, gap: str) -> str | None:
+        """Return the grammar of calls; None: nothing holds them."""
+        strict = bool(use.names) and any(tool.strict for tool in use.tools)
+        if not (use.forced or strict):
+            return None
+        row = self._known(use)
+        added = self.tokenizer.added(row.shown)
+        if use.forced:
+            several = use.parallel and use.choice.mode == "required"
+            return row.spelling.grammar(use.forced, added, several=several, gap=gap)
+        return row.spelling.free_grammar([*use.tools], added) if row.spelling.trigger else None
 
     def shown(self, use: ToolUse) -> frozenset[int]:
         """Return special tokens that parsers must see."""

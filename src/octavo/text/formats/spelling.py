@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from octavo.text.conversation import Tool
 
+_SPELLING = "x-guidance"
+"""A keyword of llguidance."""
 _LIKE_TEMPLATES = {
     "whitespace_flexible": False,
     "item_separator": ", ",
@@ -38,6 +40,8 @@ class CallSpelling:
     """Behind the last call."""
     single: bool = False
     """Templates of the family write one call alone."""
+    trigger: str = ""
+    """The beginning of `before` that nothing but a call begins with; empty: there is none."""
 
     def write(self, calls: Iterable[tuple[str, str]]) -> str:
         """Return calls as the model would write them: names and arguments."""
@@ -53,21 +57,43 @@ class CallSpelling:
         calls, else one. gap: stands before them.
         """
         text = _Texts(added)
-        names = [f"call_{number}" for number in range(len(tools))]
         more = ""
         if several and not self.single:
             more = f"({text.of(self.between)} call){{0,{MAX_CALLS - 1}}}"
         start = (text.of(gap + self.opening), "call", more, text.of(self.closing))
+        rules = ["start: " + " ".join(part for part in start if part)]
+        return "\n".join([*rules, *self._calls(tools, text)])
+
+    def free_grammar(self, tools: list[Tool], added: Mapping[str, int]) -> str:
+        """Return a grammar of free text in which calls fit the schemas of strict tools.
+
+        There must be a trigger. added: as of `grammar`.
+        """
+        assert self.before.startswith(self.trigger)
+        text = _Texts(added)
+        # What is a token by itself cannot stand in free text; what is not ends it where it can.
+        lazy = "" if self.trigger in added else "[lazy]"
         rules = [
-            "start: " + " ".join(part for part in start if part),
-            f"call: {' | '.join(names)}",
+            "start: (begin call)* TEXT",
+            f"begin{lazy}: TEXT {text.of(self.trigger)}",
+            r"TEXT: /(.|\n)*/",
         ]
+        return "\n".join([*rules, *self._calls(tools, text, after=self.trigger)])
+
+    def _calls(self, tools: list[Tool], text: _Texts, *, after: str | None = None) -> list[str]:
+        """Return the rule of a call. after: it goes on behind this; only strict schemas count."""
+        names = [f"call_{number}" for number in range(len(tools))]
+        rules = [f"call: {' | '.join(names)}"]
         for name, tool in zip(names, tools, strict=True):
-            schema = {**schema_of(tool), "x-guidance": _LIKE_TEMPLATES}
-            end = text.of("}" + self.after)
-            rules.append(f"{name}: {text.of(self._head(tool.name))} {name}_arguments {end}")
+            held = after is None or tool.strict
+            schema = {
+                **(schema_of(tool) if held else {"type": "object"}),
+                _SPELLING: _LIKE_TEMPLATES,
+            }
+            head, end = self._head(tool.name).removeprefix(after or ""), "}" + self.after
+            rules.append(f"{name}: {text.of(head)} {name}_arguments {text.of(end)}")
             rules.append(f"{name}_arguments: %json {json.dumps(schema, ensure_ascii=False)}")
-        return "\n".join(rules)
+        return rules
 
     def _head(self, name: str) -> str:
         return f'{self.before}{{"name": {json.dumps(name)}, "{self.key}": '

@@ -72,9 +72,17 @@ class Tags:
 
 
 def special_tokens(definition: str) -> dict[str, int]:
-    """Return the special tokens of a tokenizer, by their text."""
+    """Return the tokens that no text spells, by what they are shown as.
+
+    The library counts those in angle brackets among them, whether a tokenizer calls them special
+    or not.
+    """
     rows = json.loads(definition).get("added_tokens") or []
-    return {row["content"]: row["id"] for row in rows if row.get("special")}
+    return {row["content"]: row["id"] for row in rows if row.get("special") or _bracketed(row)}
+
+
+def _bracketed(row: Mapping[str, str]) -> bool:
+    return row["content"].startswith("<") and row["content"].endswith(">")
 
 
 def _pieces(text: str, special: Mapping[str, int]) -> list[str]:

@@ -1,0 +1,154 @@
+"""The grammars of calls take what a template writes, and nothing by which no tool is called."""
+
+from __future__ import annotations
+
+import pytest
+import tokenizers
+
+from octavo.contract.structured import StructuredOutputs
+from octavo.errors import RequestError
+from octavo.models.gguf import GGUFFile
+from octavo.text.conversation import Tool, ToolChoice
+from octavo.text.formats.reading import Formats, ToolUse
+from octavo.text.formats.table import TOOL_FORMATS
+from octavo.text.grammars.backend import Vocabulary
+from octavo.text.grammars.llguidance import LlguidanceMaker
+from octavo.text.tokenizer import SpecialTokens, Tokenizer
+
+LOOK = Tool(
+    name="look",
+    strict=True,
+    parameters={"properties": {"a": {"type": "integer"}}, "additionalProperties": False},
+)
+GO = Tool(name="go", parameters={"properties": {"b": {"type": "integer"}}})
+HERMES = TOOL_FORMATS["hermes"].spelling
+ONE = HERMES.write([("look", '{"a": 1}')])
+WRONG = HERMES.write([("look", '{"a": "1"}')])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_gguf):
+    return Tokenizer.from_gguf(GGUFFile(tiny_gguf).metadata)
+
+
+@pytest.fixture(scope="module")
+def maker(tokenizer):
+    return LlguidanceMaker(Vocabulary.of(tokenizer, tokenizer.vocab_size))
+
+
+def takes(maker, tokenizer, form, text):
+    """Tell whether an answer may be this text and end."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    try:
+        maker.compile(form).start().consume([*ids, *tokenizer.eos_token_ids])
+    except RequestError:
+        return False
+    return True
+
+
+def form_of(tokenizer, *tools, reasoning="none", prompt="", form=None, **use):
+    formats = Formats.find(tokenizer, "hermes", reasoning)
+    return formats.form(ToolUse(tools=tools, **use), prompt, form)
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        (ONE, True),
+        (ONE + "\n" + HERMES.write([("go", "{}")]), True),
+        (ONE + "\n" + ONE, True),
+        (WRONG, False),
+        (ONE.replace(": 1", ":1"), False),
+        (ONE + " and so", False),
+        ("so " + ONE, False),
+        (HERMES.write([("other", "{}")]), False),
+    ],
+)
+def test_an_answer_that_must_call_is_nothing_but_calls(maker, tokenizer, text, taken):
+    form = form_of(tokenizer, LOOK, GO, choice=ToolChoice("required"))
+
+    assert takes(maker, tokenizer, form, text) is taken
+
+
+def test_one_call_is_one(maker, tokenizer):
+    form = form_of(tokenizer, LOOK, GO, choice=ToolChoice("required"), parallel=False)
+
+    assert takes(maker, tokenizer, form, ONE)
+    assert not takes(maker, tokenizer, form, ONE + "\n" + ONE)
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("the hell", True),
+        (f"the\n{ONE} on", True),
+        (WRONG, False),
+        (HERMES.write([("go", '{"b": "any"}')]), True),
+        (HERMES.write([("other", "{}")]), False),
+    ],
+)
+def test_a_model_that_is_free_to_call_a_strict_tool_calls_it_right(maker, tokenizer, text, taken):
+    form = form_of(tokenizer, LOOK, GO)
+
+    assert takes(maker, tokenizer, form, text) is taken
+
+
+def test_without_strict_tools_a_free_model_is_free(tokenizer):
+    assert form_of(tokenizer, GO) is None
+
+
+def test_calls_begin_behind_reasoning_unless_the_prompt_has_ended_it(tokenizer):
+    use = {"choice": ToolChoice("required"), "reasoning": "qwen3"}
+
+    open_ = form_of(tokenizer, GO, prompt="<think>\n", **use)
+    closed = form_of(tokenizer, GO, prompt="<think>\n\n</think>\n\n", **use)
+
+    assert open_ is not None
+    assert closed is not None
+    assert open_.grammar is not None
+    assert (open_.after, closed.after) == ("</think>", "")
+    assert open_.grammar.startswith('start: "\\n\\n" call')
+
+
+def test_a_form_that_was_asked_for_begins_behind_reasoning_too(tokenizer):
+    asked = StructuredOutputs(json_object=True)
+
+    held = form_of(tokenizer, reasoning="qwen3", form=asked)
+
+    assert held is not None
+    assert held.after == "</think>"
+    assert form_of(tokenizer, form=asked) is asked
+
+
+def test_two_forms_at_once_are_refused(tokenizer):
+    with pytest.raises(RequestError, match="an answer of calls alone has no other form"):
+        form_of(
+            tokenizer,
+            GO,
+            choice=ToolChoice("required"),
+            form=StructuredOutputs(json_object=True),
+        )
+
+
+@pytest.fixture(scope="module")
+def marked(tokenizer):
+    """A vocabulary where the mark before a call is a token that is called special by nobody."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer.definition())
+    backend.add_tokens([tokenizers.AddedToken("<tool_call>", special=False)])
+    ends = SpecialTokens(None, tokenizer.eos_token_ids, {}, adds_bos=None, adds_eos=None)
+    return Tokenizer(backend, ends, {})
+
+
+def test_a_mark_that_is_a_token_of_its_own_is_that_token(marked):
+    maker = LlguidanceMaker(Vocabulary.of(marked, marked.vocab_size))
+    tag = {"begin": "<tool_call>\n", "schema": {"type": "object"}, "end": "\n</tool_call>"}
+    tags = {"type": "structural_tag", "triggers": ["<tool_call>"], "structures": [tag]}
+    forms = [
+        form_of(marked, LOOK, GO),
+        form_of(marked, LOOK, GO, choice=ToolChoice("required")),
+        StructuredOutputs(structural_tag=tags),
+    ]
+
+    assert len(marked.encode("<tool_call>")) == 1
+    assert [takes(maker, marked, form, ONE) for form in forms] == [True] * 3
+    assert [takes(maker, marked, form, "<tool_call>\nno") for form in forms] == [False] * 3
