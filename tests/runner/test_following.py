@@ -163,7 +163,7 @@ def test_an_error_of_ours_is_an_error_of_the_step():
 
 def test_what_the_thread_has_not_begun_is_done_by_whoever_waits(monkeypatch):
     started = []
-    monkeypatch.setattr("octavo.runner.following.InBackground", started.append)
+    monkeypatch.setattr("octavo.runner.following._help", started.append)
     following = Following(FakeGrammars(VOCAB), VOCAB)
     work = work_of((0, []), (1, []))
 
@@ -171,5 +171,16 @@ def test_what_the_thread_has_not_begun_is_done_by_whoever_waits(monkeypatch):
 
     assert following.end() == {}
     assert all(mask.any() for mask in work.masks)
-    for run in started:
-        run()  # too late: nothing is left
+    started[0].get()()  # too late: nothing is left
+
+
+def test_the_thread_ends_with_the_runner():
+    before = set(threading.enumerate())
+    following = Following(FakeGrammars(VOCAB), VOCAB)
+    masks_of(following, (0, []))
+    (helper,) = set(threading.enumerate()) - before
+
+    del following
+    helper.join(10)
+
+    assert not helper.is_alive()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
 
-from octavo.background import InBackground
 from octavo.contract.batch import Sample
 from octavo.contract.ids import SeqId
 from octavo.errors import OctavoError
@@ -95,6 +96,28 @@ class _Filling:
                 self._done.set()
 
 
+class _Helper:
+    """A thread that does what it is given, one after the other, until nobody has it any more.
+
+    Not one for each step: starting a thread waits for its first turn.
+    """
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        """Where it runs: not in one that is forked."""
+        self.work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=_help, args=(self.work,), name="octavo-masks", daemon=True).start()
+
+    def __del__(self) -> None:
+        self.work.put(None)
+
+
+def _help(work: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (run := work.get()) is not None:
+        run()
+        del run  # it holds matchers
+
+
 class Following:
     """A matcher for each text that a grammar binds; others cost nothing.
 
@@ -107,6 +130,7 @@ class Following:
         self._words = mask_words(vocab_size)
         self._texts: dict[SeqId, _Text] = {}
         self._running: _Filling | None = None
+        self._helper: _Helper | None = None
 
     def forget(self, ended: Iterable[SeqId]) -> None:
         """Drop what is known of some texts. Unknown: no effect."""
@@ -138,7 +162,9 @@ class Following:
                 raise
 
         self._running = _Filling(bound, fill)
-        InBackground(self._running.run)
+        if self._helper is None or self._helper.process != os.getpid():
+            self._helper = _Helper()
+        self._helper.work.put(self._running.run)
 
     def end(self) -> Refusals:
         """Have the masks; returns which samples have none, and why.
