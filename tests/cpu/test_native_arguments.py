@@ -185,11 +185,12 @@ def choose(**change):
     """One sample of a vocabulary of 10, with a banned token."""
     given = {
         "logits": np.zeros((2, 10), dtype=np.float32),
-        "whole": np.array([[1, 0, 0, 0, 0, 0, 0, -1]]),
+        "whole": np.array([[1, 0, 0, 0, 0, 0, 0, -1, -1]]),
         "real": np.array([[1.0, 1.0, 0.0, 1.0, 0.0, 0.0]]),
         "ends": np.array([[0, 1, 1, 1, 1]]),
         "ids": ints(9),
         "values": np.zeros(1),
+        "masks": ints(-1).reshape(1, 1),
     } | change
     return _cpu.Sampler(10, pool=_cpu.ThreadPool(1)).sample(**given)
 
@@ -199,9 +200,9 @@ def choose(**change):
     [
         ({"logits": np.zeros((2, 11), dtype=np.float32)}, ValueError, "logits has shape"),
         ({"logits": np.zeros((2, 10))}, TypeError, "logits has dtype float64"),
-        ({"whole": np.array([[2, 0, 0, 0, 0, 0, 0, -1]])}, ValueError, "row 2, there are 2"),
-        ({"whole": np.array([[-1, 0, 0, 0, 0, 0, 0, -1]])}, ValueError, "row -1, there are 2"),
-        ({"whole": np.array([[1, 0, 0, 0, 0, 0, 0, 10]])}, ValueError, "gives token 10"),
+        ({"whole": np.array([[2, 0, 0, 0, 0, 0, 0, -1, -1]])}, ValueError, "row 2, there are 2"),
+        ({"whole": np.array([[-1, 0, 0, 0, 0, 0, 0, -1, -1]])}, ValueError, "row -1, there are 2"),
+        ({"whole": np.array([[1, 0, 0, 0, 0, 0, 0, 10, -1]])}, ValueError, "gives token 10"),
         ({"whole": np.array([[1, 0, 0]])}, ValueError, "whole has shape"),
         ({"real": np.ones((2, 6))}, ValueError, "real has shape"),
         ({"ends": np.array([[0, 2, 2, 2, 2]])}, ValueError, "pass the end of ids"),
@@ -209,6 +210,8 @@ def choose(**change):
         ({"ends": np.array([[-1, 1, 1, 1, 1]])}, ValueError, "must not fall"),
         ({"ids": ints(10)}, ValueError, "ids has 10, not from 0 to 9"),
         ({"values": np.zeros(2)}, ValueError, "values has shape"),
+        ({"masks": np.zeros((1, 2), dtype=np.int32)}, ValueError, "masks has shape"),
+        ({"whole": np.array([[1, 0, 0, 0, 0, 0, 0, -1, 1]])}, ValueError, "mask"),
     ],
 )
 def test_a_sample_that_points_outside_is_refused(change, error, message):
