@@ -60,8 +60,12 @@ def serving(*flags: str, tell_applied: bool = False) -> Iterator[Server]:
         try:
             address = f"http://127.0.0.1:{port}"
             wait_until_healthy(address, process)
-            check = _read_on(process)
-            yield Server(address, process.pid)
+            said, check = _read_on(process)
+            try:
+                yield Server(address, process.pid)
+            except BaseException:
+                sys.stderr.write("the server said last:\n" + "".join(said[-30:]))
+                raise
             check()
         finally:
             process.terminate()
@@ -71,8 +75,8 @@ def serving(*flags: str, tell_applied: bool = False) -> Iterator[Server]:
                 process.kill()
 
 
-def _read_on(process: subprocess.Popen[str]) -> Callable[[], None]:
-    """Keep reading what a process says, so that it never waits for us; show it if it ends."""
+def _read_on(process: subprocess.Popen[str]) -> tuple[list[str], Callable[[], None]]:
+    """Keep reading what a process says, so that it never waits for us; also: show it if it ends."""
     import threading
 
     assert process.stderr is not None
@@ -84,7 +88,7 @@ def _read_on(process: subprocess.Popen[str]) -> Callable[[], None]:
         if process.poll() is not None:
             sys.exit(f"the server ended with status {process.returncode}:\n{''.join(said[-20:])}")
 
-    return check
+    return said, check
 
 
 def free_port() -> int:
