@@ -106,6 +106,32 @@ def test_a_connection_is_used_again():
     assert with_stub(test) == 1
 
 
+def test_a_connection_that_the_server_closed_while_idle_is_no_reason_to_fail():
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+        writer.close()
+
+    async def run():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        client = Client(read_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        try:
+            replies = []
+            for _ in range(2):
+                replies.append(await client.send("GET", "/"))
+                await asyncio.sleep(0.1)
+            return [one.status for one in replies]
+        finally:
+            client.close()
+            server.close()
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == [200, 200]
+
+
 def test_a_server_that_refuses_is_quoted():
     async def test(client, stub):
         stub.status = 503

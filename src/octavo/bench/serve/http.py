@@ -106,9 +106,10 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, data: bytes, take: Take | None) -> Reply:
         """Send a request and wait for the end of its reply. Raises ConnectionLost."""
         assert self._done is None, "one exchange at a time"
+        self.heard = False
         if not self.open or self._transport is None:
             raise ConnectionLost("the server closed the connection")
-        self._reply, self._take, self.heard, self._ends = None, take, False, False
+        self._reply, self._take, self._ends = None, take, False
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(data)
         try:
