@@ -298,6 +298,8 @@ void bind_engine(nb::module_& module) {
            "model"_a, nb::kw_only(), "groups"_a, "blocks"_a, "page_format"_a, "pool"_a,
            "isa"_a = nb::none())
       .def_prop_ro("block_bytes", [](const BoundEngine& self) { return self.engine->block_bytes(); })
+      .def("touch_ahead", [](BoundEngine& self, size_t bytes) { self.engine->touch_ahead(bytes); },
+           "bytes"_a)
       .def("run", &BoundEngine::run, "ids"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "lengths"_a.noconvert(), "groups"_a.noconvert(),
            "sample_rows"_a.noconvert())

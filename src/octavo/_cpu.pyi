@@ -188,6 +188,9 @@ class Engine:
 
     @property
     def block_bytes(self) -> int: ...
+    def touch_ahead(self, bytes: int) -> None:
+        """From now on, make so much memory behind the blocks in use ready before it is written."""
+
     def run(
         self,
         ids: NDArray[np.int32],

@@ -28,10 +28,12 @@ _REQUIRED = (
     "max_long_partial_prefills",
     "seed",
     "give_way_ms",
+    "touch_ahead_mb",
 )
 
 
 _MOST_MS = 1000
+_MOST_MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,10 @@ class EngineConfig:
     give_way_ms: int = 0
     """Of the backend cpu: for so long after a step begins, its threads let others have their
     cores, who may have been given that step's predecessor to tell of. `octavo serve` says 5."""
+    touch_ahead_mb: int = 0
+    """Of the backend cpu: so much KV memory behind the blocks in use is taken from the system
+    before it is written, so that no step waits for it; 0: when it is written. `octavo serve` says
+    256."""
     enforce_eager: bool = False
     """On a GPU: start every kernel by itself, without captured graphs. Slower; less memory."""
     deterministic: bool = False
@@ -250,6 +256,11 @@ class EngineConfig:
         self._settle_count("give_way_ms", least=0)
         if self.give_way_ms > _MOST_MS:
             raise ConfigError(f"give_way_ms must be at most {_MOST_MS}, got {self.give_way_ms}")
+        self._settle_count("touch_ahead_mb", least=0)
+        if self.touch_ahead_mb > _MOST_MB:
+            raise ConfigError(
+                f"touch_ahead_mb must be at most {_MOST_MB}, got {self.touch_ahead_mb}"
+            )
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
 

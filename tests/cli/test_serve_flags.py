@@ -274,7 +274,8 @@ def test_every_flag_of_the_engine_that_works_is_one_of_its_settings():
     for name in works.keys() & known:
         default = getattr(EngineConfig(), name.replace("-", "_"))
         # A server has requests that must not wait for a long one, and tokens to send.
-        expected = {"long-prefill-token-threshold": 512, "give-way-ms": 5}.get(name, default)
+        own = {"long-prefill-token-threshold": 512, "give-way-ms": 5, "touch-ahead-mb": 256}
+        expected = own.get(name, default)
         assert (works[name].default or None) == (expected or None), name
 
 

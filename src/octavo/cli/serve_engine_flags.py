@@ -74,6 +74,13 @@ MODEL: tuple[Flag, ...] = (
         "last one's tokens have their cores; 0: it waits for the system's clock.",
     ),
     Flag(
+        name="touch-ahead-mb",
+        kind=Kind.COUNT,
+        default=256,
+        help="Of the backend cpu: so much KV memory is taken from the system before it is written, "
+        "so that no step waits for it; 0: when it is written.",
+    ),
+    Flag(
         name="cpu-arithmetic",
         kind=Kind.TEXT,
         help="Of the backend cpu: int8 (default), bf16 or float32.",

@@ -37,7 +37,8 @@ class NativeExecutor:
     """Computes steps on the CPU, with a pool of threads that nobody else uses meanwhile.
 
     The bits of a row depend on its own text alone: not on the batch, on how a prompt is cut, on
-    shared prefixes or on the number of threads. Raises ConfigError or ModelError.
+    shared prefixes or on the number of threads. touch_ahead_mb: of KV memory,
+    made ready behind the blocks in use. Raises ConfigError or ModelError.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class NativeExecutor:
         arithmetic: str,
         pool: ThreadPool,
         isa: str | None = None,
+        touch_ahead_mb: int = 0,
     ) -> None:
         """Reserve the memory and begin to pack the weights; the first step waits for that.
 
@@ -66,6 +68,8 @@ class NativeExecutor:
             pool=pool,
             isa=isa,
         )
+        if touch_ahead_mb:
+            self._engine.touch_ahead(touch_ahead_mb << 20)
         assert self._engine.block_bytes == layout.block_bytes, (
             f"blocks of {self._engine.block_bytes} bytes, the layout says {layout.block_bytes}"
         )
