@@ -256,7 +256,7 @@ def build_engine(
 
     scheduler = Scheduler(cache, order(), _limits(config, longest, pool_tokens))
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
-    engine.loop.pooling = _pooling(config, checkpoint, runner)
+    engine.loop.pooling = _pooling(config, checkpoint)
     engine.loop.grammars = grammars or NoGrammars("this engine has no tokenizer: leave it out")
     if config.kv_cache_metrics:
         _follow_blocks(engine, cache, config.kv_cache_metrics_sample)
@@ -280,10 +280,10 @@ def build_engine(
     )
 
 
-def _pooling(config: EngineConfig, checkpoint: Checkpoint, runner: ModelRunner) -> HowPooled | None:
+def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> HowPooled | None:
     from octavo.executors.pooling import choose_pooling
 
-    return choose_pooling(config, checkpoint, runner)
+    return choose_pooling(config, checkpoint)
 
 
 def _grammars(config: EngineConfig, checkpoint: Checkpoint) -> GrammarCompiler | None:
