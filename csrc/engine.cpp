@@ -149,10 +149,13 @@ void Engine::score(int begin, int count, float* logits) {
   });
 }
 
-void Engine::survey(int begin, int count, Survey* found) {
-  parts_.resize(static_cast<size_t>(parts_of_vocabulary(model_.vocab)) * count);
+void Engine::survey(int begin, int count, const int32_t* const* masks, Survey* found) {
+  const size_t size = static_cast<size_t>(parts_of_vocabulary(model_.vocab)) * count;
+  parts_.resize(size);
+  if (masks) allowed_.resize(size);
+  const SurveyedRows asked = {begin, count, masks, parts_.data(), allowed_.data(), found};
   pool_.run([&](ThreadPool::Member& member) {
-    kernels_.survey(model_, work_, scratch_[member.index()], begin, count, parts_.data(), found, member);
+    kernels_.survey(model_, work_, scratch_[member.index()], asked, member);
   });
 }
 

@@ -69,7 +69,8 @@ class Engine {
   void score(int begin, int count, float* logits);
 
   // The same without the scores: the likeliest token of each row, and what its probability takes.
-  void survey(int begin, int count, Survey* found);
+  // masks: see SurveyedRows. A row that may not go on has the token kNothingLeft.
+  void survey(int begin, int count, const int32_t* const* masks, Survey* found);
 
   int sampled() const { return sampled_; }
 
@@ -100,6 +101,7 @@ class Engine {
   std::vector<AttentionSlice> slices_;
 
   std::vector<Part> parts_;
+  std::vector<Allowed> allowed_;
   int sampled_ = 0;
   int token_room_ = 0, sample_room_ = 0;
   size_t partial_room_ = 0;

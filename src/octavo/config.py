@@ -19,12 +19,14 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 CPU_ARITHMETICS = ("int8", "bf16", "float32")
 MOST_THREADS = 1024
+LONG_PREFILL_ON_CPU, LONG_PREFILL_ON_GPU = 128, 512
+"""Tokens of a long prompt in a step, so that it keeps others waiting for some tenths of a second at
+most: docs/performance/serving.md."""
 _SWITCHES = ("partial_blocks", "kv_cache_metrics", "enforce_eager", "deterministic", "offline")
 _REQUIRED = (
     "block_size",
     "max_num_seqs",
     "max_num_batched_tokens",
-    "long_prefill_token_threshold",
     "max_long_partial_prefills",
     "seed",
     "give_way_ms",
@@ -73,8 +75,9 @@ class EngineConfig:
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
     """Tokens computed in one step, all sequences together."""
-    long_prefill_token_threshold: int = 0
-    """A prompt with more tokens to compute than this is given so many a step; 0: none is long."""
+    long_prefill_token_threshold: int | None = 0
+    """A prompt with more tokens to compute than this is given so many a step; 0: none is long.
+    None, the server's default: as `long_prefill_tokens` says for the device."""
     max_long_partial_prefills: int = 2
     """Long prompts that are given tokens in one step; shorter ones pass the others."""
     max_model_len: int | None = None
@@ -171,6 +174,12 @@ class EngineConfig:
         self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
         self._settle_record()
+
+    def long_prefill_tokens(self, device: str) -> int:
+        """Return what a long prompt is given a step on a device (cpu, cuda:0, …); 0: all of it."""
+        if self.long_prefill_token_threshold is not None:
+            return self.long_prefill_token_threshold
+        return LONG_PREFILL_ON_CPU if device == "cpu" else LONG_PREFILL_ON_GPU
 
     def _settle_count(self, name: str, *, least: int) -> None:
         """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.cli.options import BACKEND_HELP, DEVICE_HELP
 from octavo.cli.serve_flags import Flag, Kind, idle, only
+from octavo.config import LONG_PREFILL_ON_CPU, LONG_PREFILL_ON_GPU
 
 _ONE_DEVICE = "one engine uses one device"
 _NO_ADAPTERS = "there are no LoRA adapters yet"
@@ -223,9 +224,9 @@ SCHEDULER: tuple[Flag, ...] = (
     Flag(
         name="long-prefill-token-threshold",
         kind=Kind.COUNT,
-        default=512,
         help="A prompt with more tokens to compute than this gets at most so many in a step, so "
-        "that others need not wait for it; 0: no such limit.",
+        f"that others need not wait for it; 0: no such limit. Without it, {LONG_PREFILL_ON_CPU} on "
+        f"a CPU, {LONG_PREFILL_ON_GPU} on a GPU.",
     ),
     Flag(
         name="max-long-partial-prefills",

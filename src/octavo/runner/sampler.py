@@ -97,9 +97,14 @@ def names_tokens(one: Sample) -> bool:
 
 def wants_likeliest(one: Sample) -> bool:
     """Tell whether a sample is answered by the likeliest token and its log-probability."""
+    return wants_likeliest_allowed(one) and not one.constrained
+
+
+def wants_likeliest_allowed(one: Sample) -> bool:
+    """Tell the same where it may be the likeliest of those that a grammar lets come."""
     p = one.params
     return (
-        p.temperature == 0 and p.logprobs is None and not one.candidates and not edits_logits(one)
+        p.temperature == 0 and p.logprobs is None and not one.candidates and not names_tokens(one)
     )
 
 
