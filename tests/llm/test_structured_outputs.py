@@ -131,10 +131,34 @@ def test_options_that_leave_no_token_say_so_by_name_and_harm_nobody_else(llm):
     assert_fits(other.outputs[0].text)
 
 
-def test_more_tokens_than_the_form_has_are_refused_by_name(llm):
-    (refused,) = llm.generate(PROMPT, held(StructuredOutputs(choice=["ab"]), min_tokens=20))
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0}, {"logit_bias": {1: -100.0, 2: -100.0}}]
+)
+def test_a_complete_form_ends_the_answer_however_many_tokens_are_wanted(llm, options):
+    forms = [StructuredOutputs(choice=["ab"]), JSON, NUMBER]
+    results = llm.generate([PROMPT] * 3, [held(form, min_tokens=110, **options) for form in forms])
 
-    assert "structured_outputs and min_tokens" in refused.outputs[0].stop_reason
+    assert [one.outputs[0].finish_reason for one in results] == ["stop"] * 3
+    word, value, number = texts(results)
+    assert word == "ab"
+    assert_fits(value)
+    assert re.fullmatch(NUMBER.regex, number)
+
+
+def test_a_form_that_can_go_on_has_as_many_tokens_as_are_wanted(llm):
+    form = StructuredOutputs(regex="[a-z]+")
+    (result,) = llm.generate(PROMPT, held(form, min_tokens=25, logit_bias={2: 100.0}))
+
+    assert result.outputs[0].finish_reason == "stop"
+    assert len(result.outputs[0].token_ids) == 26
+
+
+def test_beams_of_a_complete_form_end(llm):
+    form = StructuredOutputs(choice=["abc", "xyz", "the"])
+    search = {"use_beam_search": True, "beam_width": 3, "min_tokens": 50}
+    (result,) = llm.generate(PROMPT, held(form, seed=None, **search))
+
+    assert sorted(texts([result])) == ["abc", "the", "xyz"]
 
 
 def test_a_form_that_cannot_be_compiled_is_refused_before_anything_runs(llm):
