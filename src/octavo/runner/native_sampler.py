@@ -94,7 +94,7 @@ class Rows:
             p.presence_penalty,
         )
         if names_tokens(one):
-            self._add_lists(one, position, history)
+            self._add_lists(one, position, history, mask)
         else:
             self._ends += (self._total,) * _LISTS
 
@@ -123,9 +123,11 @@ class Rows:
     def _count(self, top: int) -> int:
         return self._vocab_size if top < 0 else min(top, self._vocab_size)
 
-    def _add_lists(self, one: Sample, position: int, history: History | None) -> None:
+    def _add_lists(
+        self, one: Sample, position: int, history: History | None, mask: Mask | None
+    ) -> None:
         p = one.params
-        banned = banned_tokens(self._vocab_size, one, history, position)
+        banned = banned_tokens(self._vocab_size, one, history, position, mask)
         bias = p.logit_bias or {}
         seen = counted = _NOBODY
         if p.penalizes:
