@@ -106,6 +106,7 @@ async def ask_all(address: str, name: str, options: argparse.Namespace) -> Count
                 await ask(client, task, number, options.temperature, count)
 
         await asyncio.gather(*(work() for _ in range(options.streams)))
+    say(f"{name}: {dict(sorted(count.items()))}")
     return count
 
 
