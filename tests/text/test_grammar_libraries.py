@@ -83,3 +83,13 @@ def test_a_schema_inside_a_grammar_is_held_to_as_exactly_as_one_alone():
     bad = StructuredOutputs(grammar='start: %json {"not": {"pattern": "a"}}')
     with pytest.raises(RequestError, match="grammar: %json: /not/pattern: `pattern`"):
         maker.compile(bad)
+
+
+def test_strings_of_several_patterns_are_refused_by_a_library_that_reads_one():
+    pytest.importorskip("xgrammar", reason="xgrammar is an extra that is not installed")
+    maker = GRAMMAR_BACKENDS["xgrammar"](byte_tokens())
+    several = {"type": "array", "items": {"format": "time"}}
+
+    with pytest.raises(RequestError, match="a string of several patterns"):
+        maker.compile(StructuredOutputs(json=several))
+    assert maker.compile(StructuredOutputs(json={"properties": {"allOf": {"format": "date"}}}))

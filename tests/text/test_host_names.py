@@ -115,9 +115,9 @@ def test_masks_allow_what_is_taken_and_an_end_once_the_label_is_a_name(maker):
     assert not any(ends[5:-4])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_whatever_is_drawn_of_the_masks_comes_to_an_end(maker, seed):
-    draw, matcher, written = Random(seed), start(maker, HOST), '"xn--' + "a" * seed * 16
+    draw, matcher, written = Random(seed), start(maker, HOST), '"xn--' + "a" * seed * 40
     matcher.consume([*written.encode()])
     while not written.endswith('"'):
         may = allowed(matcher)
