@@ -46,8 +46,8 @@ def takes(maker, tokenizer, form, text):
     return True
 
 
-def form_of(tokenizer, *tools, reasoning="none", prompt="", form=None, **use):
-    formats = Formats.find(tokenizer, "hermes", reasoning)
+def form_of(tokenizer, *tools, row="hermes", reasoning="none", prompt="", form=None, **use):
+    formats = Formats.find(tokenizer, row, reasoning)
     return formats.form(ToolUse(tools=tools, **use), prompt, form)
 
 
@@ -91,6 +91,46 @@ def test_a_model_that_is_free_to_call_a_strict_tool_calls_it_right(maker, tokeni
     form = form_of(tokenizer, LOOK, GO)
 
     assert takes(maker, tokenizer, form, text) is taken
+
+
+LLAMA = TOOL_FORMATS["llama3_json"].spelling.write([("look", '{"a": 1}')])
+LLAMA_WRONG = LLAMA.replace("1", '"1"')
+MISTRAL = TOOL_FORMATS["mistral"].spelling.write([("look", '{"a": 1}'), ("go", '{"b": "any"}')])
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "taken"),
+    [
+        ("llama3_json", LLAMA, True),
+        ("llama3_json", f" \n{LLAMA}", True),
+        ("llama3_json", LLAMA.replace("{", '{"type": "function", ', 1), True),
+        ("llama3_json", f"{LLAMA}; {LLAMA}", True),
+        ("llama3_json", f"so\n<|python_tag|>{LLAMA}", True),
+        ("llama3_json", LLAMA.replace("look", "go").replace("1", '"any"'), True),
+        ("llama3_json", "", True),
+        ("llama3_json", "the hell", True),
+        ("llama3_json", '{"name": "hello", "a": 1}', True),
+        ("llama3_json", '{"name": "lo', True),
+        ("llama3_json", "<|python_tag|>hello(1)", True),
+        ("llama3_json", f"so {LLAMA_WRONG}", True),
+        ("llama3_json", LLAMA_WRONG, False),
+        ("llama3_json", f" {LLAMA_WRONG}", False),
+        ("llama3_json", LLAMA_WRONG.replace(" ", ""), False),
+        ("llama3_json", LLAMA_WRONG.replace('"name"', '"id": "a", "name"'), False),
+        ("llama3_json", LLAMA_WRONG.replace("look", "l\\u006fok"), False),
+        ("llama3_json", '{"parameters": {"a": "1"}, "name": "look"}', False),
+        ("llama3_json", f"{LLAMA}; {LLAMA_WRONG}", False),
+        ("llama3_json", f"so\n<|python_tag|>{LLAMA_WRONG}", False),
+        ("mistral", MISTRAL, True),
+        ("mistral", f"so{MISTRAL} on", True),
+        ("mistral", "the [hell]", True),
+        ("mistral", MISTRAL.replace("1", '"1"'), False),
+        ("mistral", '[TOOL_CALLS]look[ARGS]{"a": "1"}', False),
+        ("mistral", "[TOOL_CALLS] [1]", False),
+    ],
+)
+def test_so_does_one_that_marks_its_calls_otherwise(maker, tokenizer, row, text, taken):
+    assert takes(maker, tokenizer, form_of(tokenizer, LOOK, GO, row=row), text) is taken
 
 
 def test_without_strict_tools_a_free_model_is_free(tokenizer):

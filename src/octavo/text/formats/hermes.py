@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.text.formats.call_object import read_call
 from octavo.text.formats.feed import Feed, GeneratorParser, Reading, Said
-from octavo.text.formats.spelling import CallSpelling
+from octavo.text.formats.objects import ObjectSpelling
 from octavo.text.parsing import AnswerParser, CallIds
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -14,7 +14,7 @@ class HermesFormat:
     """A `ToolFormat`. Several calls stand behind each other, a line end between them."""
 
     shown = frozenset((OPEN, CLOSE))
-    spelling = CallSpelling(
+    spelling = ObjectSpelling(
         before=f"{OPEN}\n", after=f"\n{CLOSE}", between="\n", key="arguments", trigger=OPEN
     )
 

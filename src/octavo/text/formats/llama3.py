@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.text.formats.call_object import read_call
 from octavo.text.formats.feed import Feed, GeneratorParser, Reading, Said
-from octavo.text.formats.spelling import CallSpelling
+from octavo.text.formats.objects import ObjectSpelling
 from octavo.text.parsing import AnswerParser, CallIds
 
 TAG = "<|python_tag|>"
@@ -14,7 +14,15 @@ class Llama3Format:
     """A `ToolFormat`. Calls begin the answer, or stand behind the tag."""
 
     shown = frozenset((TAG,))
-    spelling = CallSpelling(before="", after="", between="; ", key="parameters", single=True)
+    spelling = ObjectSpelling(
+        before="",
+        after="",
+        between="; ",
+        key="parameters",
+        trigger=TAG,
+        single=True,
+        bare=True,
+    )
 
     def fits(self, template: str) -> bool:
         """True for templates that speak of the tag, or write parameters."""

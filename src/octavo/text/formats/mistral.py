@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.text.formats.call_object import read_call, tell_arguments
 from octavo.text.formats.feed import Feed, GeneratorParser, Reading, Said
-from octavo.text.formats.spelling import CallSpelling
+from octavo.text.formats.objects import ObjectSpelling
 from octavo.text.parsing import AnswerParser, CallIds
 
 CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
@@ -16,8 +16,14 @@ class MistralFormat:
     """A `ToolFormat` of models up to tokenizer version 7; newer ones are read too."""
 
     shown = frozenset((CALLS, ARGS))
-    spelling = CallSpelling(
-        before="", after="", between=", ", key="arguments", opening=f"{CALLS} [", closing="]"
+    spelling = ObjectSpelling(
+        before="",
+        after="",
+        between=", ",
+        key="arguments",
+        trigger=CALLS,
+        opening=f"{CALLS} [",
+        closing="]",
     )
 
     def fits(self, template: str) -> bool:

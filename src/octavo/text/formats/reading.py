@@ -130,7 +130,7 @@ class Formats:
         if use.forced:
             several = use.parallel and use.choice.mode == "required"
             return row.spelling.grammar(use.forced, added, several=several, gap=gap)
-        return row.spelling.free_grammar([*use.tools], added) if row.spelling.trigger else None
+        return row.spelling.free_grammar([*use.tools], added)
 
     def shown(self, use: ToolUse) -> frozenset[int]:
         """Return special tokens that parsers must see."""
