@@ -98,7 +98,7 @@ async def ask_all(address: str, name: str, options: argparse.Namespace) -> Count
     tasks = list(read_tasks(options.data / f"bfcl_v4_{name}.jsonl.gz", name))
     left = iter(list(enumerate(tasks))[: options.each or None])
     async with openai.AsyncOpenAI(
-        base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=600
+        base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=3600
     ) as client:
 
         async def work() -> None:
