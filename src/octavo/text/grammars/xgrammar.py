@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,9 @@ from octavo.text.grammars.backend import Vocabulary
 from octavo.text.grammars.schema import exact_schema
 from octavo.text.grammars.tags import Tags
 
-MAX_REPEATS = 10_000
-"""Of one part of an expression, all counts around it multiplied: the library writes each out."""
 MAX_CHARS = 1 << 16
 """Of a form. Time is bounded where forms are tried (`trial`), since the library bounds none."""
 _QUOTED = 400
-_COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 class XgrammarMaker:
@@ -167,12 +163,4 @@ def _check_size(form: StructuredOutputs) -> None:
         raise RequestError(
             f"structured_outputs: {form.form}: at most {MAX_CHARS} characters are compiled by "
             "xgrammar: make it smaller, or name llguidance as the backend"
-        )
-    repeats = 1
-    for low, high in _COUNT.findall(form.text):
-        repeats *= max(1, int((high or low)[:9]))
-    if repeats > MAX_REPEATS and form.form in ("regex", "grammar", "json"):
-        raise RequestError(
-            f"structured_outputs: {form.form}: its counts multiply to {repeats}, and xgrammar "
-            f"writes out at most {MAX_REPEATS}: name llguidance as the backend"
         )
