@@ -74,7 +74,10 @@ def main() -> int:
     if options.model is not None:
         flags += ["--model", options.model]
     with serving(*flags) as server:
-        counts = {name: asyncio.run(ask_all(server.address, name, options)) for name in SETS}
+        counts: dict[str, Counter[str]] = {}
+        for name in SETS:
+            counts[name] = asyncio.run(ask_all(server.address, name, options))
+            record(options, counts)
     say(f"{'set':20} {'tasks':>6} {'refused':>8} {'calls':>6} {'valid':>6} {'same streamed':>14}")
     for name, count in counts.items():
         row = [count[part] for part in ("tasks", "refused", "calls", "valid", "same")]
@@ -86,10 +89,14 @@ def main() -> int:
         f"{total['valid']:6} {total['same']:14}  {'reached' if good else 'NOT REACHED'}, "
         f"{time.monotonic() - started:.0f} s"
     )
-    if options.json:
-        record = {"schema": "octavo.forced-calls/1", "model": options.model, "rows": counts}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if good else 1
+
+
+def record(options: argparse.Namespace, counts: dict[str, Counter[str]]) -> None:
+    """Write what there is so far, if it is asked for."""
+    if options.json:
+        found = {"schema": "octavo.forced-calls/1", "model": options.model, "each": options.each}
+        options.json.write_text(json.dumps({**found, "rows": counts}, indent=1) + "\n")
 
 
 async def ask_all(address: str, name: str, options: argparse.Namespace) -> Counter[str]:
