@@ -95,7 +95,8 @@ def main() -> int:
 def record(options: argparse.Namespace, counts: dict[str, Counter[str]]) -> None:
     """Write what there is so far, if it is asked for."""
     if options.json:
-        found = {"schema": "octavo.forced-calls/1", "model": options.model, "each": options.each}
+        model = options.model and Path(options.model).name
+        found = {"schema": "octavo.forced-calls/1", "model": model, "each": options.each}
         options.json.write_text(json.dumps({**found, "rows": counts}, indent=1) + "\n")
 
 
