@@ -22,6 +22,7 @@ from octavo.text.grammars.special import nameless, numbered, special_tokens
 from octavo.text.grammars.tags import Tags
 
 _LIMITS = LLParserLimits(
+    max_items_in_row=4000,
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
     step_max_items=50_000,
@@ -41,6 +42,19 @@ those up to 15 and 20, without which a string that may have 11 to 29 more charac
 each mask (135 instead of 15 us over 49,152 tokens)."""
 _GBNF = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 """A rule of GBNF; Lark has none that looks like it."""
+_WORDS = (
+    (re.compile("NoExtensionBias"), "no text fits it"),
+    (
+        re.compile(r"Current row has (\d+) items; max is (\d+)"),
+        r"it may go on in \1 ways at one place, but at most \2 are followed: give fewer "
+        "alternatives or optional properties",
+    ),
+    (
+        re.compile("too many expressions|too many states|fuel exhausted"),
+        "it takes too much work to follow: make it simpler",
+    ),
+)
+"""Of the library's words those that tell nobody what to do, and ours."""
 _QUOTED = 400
 """Characters of the library's own words in an error."""
 
@@ -180,4 +194,7 @@ def _check(form: StructuredOutputs, matcher: LLMatcher) -> None:
 def _quoted(message: str) -> str:
     """Return the library's words, which quote the place, without what is its own affair."""
     lines = message.split("<backtrace>")[0].replace("<non-verbose/>", "").strip()
+    for known, words in _WORDS:
+        if found := known.search(lines):
+            return found.expand(words)
     return lines if len(lines) <= _QUOTED else f"{lines[:_QUOTED]}…"
