@@ -346,3 +346,37 @@ def test_without_prefix_caching_no_prompt_finds_anything(tiny_tokenizer):
             assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
     served(test, **worded(tiny_tokenizer), settings=ServerSettings(prefix_caching=False))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/responses", {"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": 0}, "max_completion_tokens"),
+        (COMPLETIONS, {"prompt": "a", "guided_json": {}, "guided_regex": "a"}, "guided_json"),
+    ],
+)
+def test_an_error_names_the_field_as_its_route_has_it(path, body, name, tiny_tokenizer):
+    async def test(server):
+        error = (await server.post(path, **body)).json()["error"]
+        assert error["param"] == name, error
+
+    served(test, tokenizer=tiny_tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("path", "cuts"),
+    [(CHAT, True), (COMPLETIONS, True), ("/v1/responses", False), ("/v1/messages", False)],
+)
+def test_a_prompt_that_is_too_long_is_told_a_way_out_that_its_route_has(path, cuts, tiny_tokenizer):
+    text = "a b " * 2000
+    fields = {COMPLETIONS: {"prompt": text}, "/v1/responses": {"input": text}}
+    chat = {"messages": [{"role": "user", "content": text}], "max_tokens": 5}
+
+    async def test(server):
+        reply = await server.post(path, **fields.get(path, chat))
+        assert reply.status_code == 400, reply.text
+        assert "shorten it" in reply.text
+        assert ("truncate_prompt_tokens" in reply.text) is cuts
+
+    served(test, tokenizer=tiny_tokenizer)

@@ -88,6 +88,18 @@ def test_what_cannot_be_pinned_says_why(options, body, status, told):
     served(test, **options)
 
 
+def test_a_text_that_fills_no_block_is_refused_and_one_that_fills_one_is_pinned(options):
+    async def test(server):
+        size = 4
+        for tokens in (1, size - 1):
+            reply = await server.post(PATH, name="a", prompt=[5] * tokens)
+            assert reply.status_code == 400, reply.text
+            assert f"a pin holds whole blocks of {size}" in reply.json()["error"]["message"]
+        assert (await server.post(PATH, name="a", prompt=[5] * size)).json()["blocks"] == 1
+
+    served(test, **options)
+
+
 def test_beyond_its_limit_a_tenant_is_told_to_let_go_of_another(options):
     async def test(server):
         assert (await server.post(PATH, name="a", prompt=TEXT)).status_code == 200

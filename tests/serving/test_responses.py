@@ -256,7 +256,7 @@ def test_nobody_fetches_the_responses_of_others(tiny_tokenizer):
         ({"background": True, "store": False}, "background"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"max_output_tokens": 0}, "max_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"truncation": "auto"}, "truncation"),
         ({"conversation": "conv_1"}, "conversation"),
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import threading
 
 import numpy as np
@@ -15,6 +17,7 @@ from octavo.text.grammars import compiler as compilers
 from octavo.text.grammars.backend import Vocabulary
 from octavo.text.grammars.compiler import GrammarCompiler
 from octavo.text.grammars.llguidance import LlguidanceMaker
+from octavo.text.grammars.special import special_tokens
 from octavo.text.tokenizer import Tokenizer
 
 SCHEMA = {
@@ -77,6 +80,61 @@ def test_an_answer_of_the_form_may_come_and_another_may_not(
 
     assert accepts(form, good, compiler, tokenizer, vocabulary)
     assert not accepts(form, bad, compiler, tokenizer, vocabulary)
+
+
+def written(form, compiler, vocabulary):
+    """Return the answer that is written of the lowest token that may come, again and again."""
+    matcher, text = compiler.start(form), b""
+    while not (may := allowed(matcher, vocabulary)) & set(vocabulary.ends):
+        token = min(may)
+        matcher.consume([token])
+        text += vocabulary.spell(token)
+    return text.decode()
+
+
+@pytest.mark.parametrize("at", ["{}", "a{}b", "{}{}"])
+def test_the_name_of_a_special_token_is_a_text_like_any_other(at, compiler, tokenizer, vocabulary):
+    for name in special_tokens(vocabulary.definition):
+        text = at.format(name, name)
+        for form in (
+            {"choice": [text]},
+            {"regex": re.escape(text)},
+            {"json": {"const": text}},
+            {"grammar": f"start: {json.dumps(text)}"},
+        ):
+            quoted = json.dumps(text) if "json" in form else text
+            assert written(StructuredOutputs(**form), compiler, vocabulary) == quoted
+
+
+def test_a_grammar_asks_for_a_special_token_by_its_name(compiler, vocabulary):
+    special = special_tokens(vocabulary.definition)
+    name = next(name for name, token in special.items() if token not in vocabulary.ends)
+    form = StructuredOutputs(grammar=f'start: "{name}" {name} // {name}\n')
+    matcher = compiler.start(form)
+    for byte in name:
+        may = allowed(matcher, vocabulary)
+        (token,) = [one for one in may if vocabulary.spell(one) == byte.encode()]
+        matcher.consume([token])
+
+    assert allowed(matcher, vocabulary) == {special[name]}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "good"),
+    [
+        ('?start: "a" | "[" start "]"', "[a]"),
+        ("start[capture]: /ab/", "ab"),
+        ('// of letters\nword: "x"\nstart: word+', "xx"),
+        ('root ::= "a" [^"b]', "ac"),
+        ('two-words ::= "b"\nroot ::= "a" two-words', "ab"),
+    ],
+)
+def test_lark_and_gbnf_are_told_apart_by_their_rules(
+    grammar, good, compiler, tokenizer, vocabulary
+):
+    form = StructuredOutputs(grammar=grammar)
+
+    assert accepts(form, good, compiler, tokenizer, vocabulary)
 
 
 def test_matchers_of_one_form_follow_texts_of_their_own(compiler, tokenizer, vocabulary):

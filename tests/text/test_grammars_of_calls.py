@@ -286,3 +286,20 @@ def test_a_mark_that_is_a_token_of_its_own_is_that_token(marked):
     assert len(marked.encode("<tool_call>")) == 1
     assert [takes(maker, marked, form, ONE) for form in forms] == [True] * 3
     assert [takes(maker, marked, form, "<tool_call>\nno") for form in forms] == [False] * 3
+
+
+@pytest.mark.parametrize("row", ["hermes", "llama3_json", "mistral", "qwen3_coder"])
+@pytest.mark.parametrize("told", ["array", ["integer", "null"], []])
+def test_a_forced_call_of_a_tool_whose_arguments_are_no_object_is_refused(row, told, tokenizer):
+    tool = Tool(name="look", parameters={"type": told})
+
+    with pytest.raises(RequestError, match=r"parameters of 'look': arguments are an object"):
+        form_of(tokenizer, tool, row=row, choice=ToolChoice("required"))
+
+
+def test_arguments_that_may_be_something_else_are_held_to_an_object(maker, tokenizer):
+    tool = Tool(name="look", parameters={"type": ["object", "null"], "anyOf": [{}, {}]})
+    form = form_of(tokenizer, tool, choice=ToolChoice("required"))
+
+    assert takes(maker, tokenizer, form, HERMES.write([("look", '{"a": 1}')]))
+    assert not takes(maker, tokenizer, form, HERMES.write([("look", "null")]))

@@ -70,6 +70,23 @@ def test_a_hostile_form_is_refused_soon_and_the_next_one_is_compiled(compiler, f
     compiler.start(StructuredOutputs(regex=f"b{len(str(form))}"))
 
 
+def optional(number):
+    return {"json": {"properties": {f"p{one}": {} for one in range(number)}, "type": "object"}}
+
+
+def test_a_limit_that_is_met_behind_the_beginning_is_told_before_an_answer_begins(compiler):
+    compiler.start(StructuredOutputs(**optional(900)))
+
+    with pytest.raises(RequestError, match=r"in \d+ ways at one place, but at most 4000 are"):
+        compiler.start(StructuredOutputs(**optional(1200)))
+
+
+@pytest.mark.parametrize("form", [{"regex": r"[^\s\S]"}, {"grammar": "start: start"}])
+def test_a_form_that_no_text_fits_is_called_that(compiler, form):
+    with pytest.raises(RequestError, match="no text fits it"):
+        compiler.start(StructuredOutputs(**form))
+
+
 def test_nobody_else_stands_still_meanwhile(compiler):
     done = compiler.begin(StructuredOutputs(regex="((b{900}){900}){900}"))
     longest_s, last_s = 0.0, time.thread_time()

@@ -169,3 +169,14 @@ def test_parameters_of_a_history_stand_as_the_model_wrote_them():
     )
 
     assert rendered == TOOL_FORMATS["qwen3_coder"].spelling.write([("look", arguments)])
+
+
+@pytest.mark.parametrize(
+    "dialect", ["", "{% generation %}{% endgeneration %}"], ids=["minijinja", "jinja2"]
+)
+def test_a_template_that_a_chat_keeps_busy_for_ever_is_refused_soon(dialect):
+    loops = "{% for i in range(n) %}{% for j in range(n) %}{% endfor %}{% endfor %}ok"
+
+    assert render(dialect + loops, n=9) == "ok"
+    with pytest.raises(RequestError, match="takes too long for this chat: send fewer messages"):
+        render(dialect + loops, n=90_000)

@@ -57,7 +57,9 @@ def _form(name: str, options: dict[str, object]) -> StructuredOutputs:
         return StructuredOutputs(**cast("dict[str, Any]", options))
     except RequestError as error:
         told = str(error).removeprefix("structured_outputs: ")
-        raise ApiError(400, f"{name}: {told}", param=name.partition("*")[0]) from None
+        raise ApiError(
+            400, f"{name}: {told}", param=name.replace("guided_*", "guided_json")
+        ) from None
 
 
 def _of_response_format(given: ResponseFormat | None) -> dict[str, object] | None:

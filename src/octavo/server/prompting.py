@@ -80,7 +80,7 @@ class Prompter:
         else:
             prompts = [Prompt(tuple(one)) for one in many]
         return [
-            await self._fitting(one, body.truncate_prompt_tokens, body.max_tokens)
+            await self._fitting(one, body.truncate_prompt_tokens, body.max_tokens, cuts=True)
             for one in prompts
         ]
 
@@ -92,6 +92,7 @@ class Prompter:
             special=bool(body.add_special_tokens),
             keep=body.truncate_prompt_tokens,
             max_tokens=most,
+            cuts=True,
         )
 
     async def conversation(
@@ -101,10 +102,12 @@ class Prompter:
         special: bool = False,
         keep: int | None = None,
         max_tokens: int | None = None,
+        cuts: bool = False,
     ) -> Prompt:
         """Return what any API made of its body as a prompt. Raises ApiError or RequestError.
 
-        keep: tokens at its end, if it is to be cut; -1: those that leave room for max_tokens.
+        keep: tokens at its end, if it is to be cut; -1: those that leave room for max_tokens. cuts:
+        a request can ask for that.
         """
         text = await self.render(chat)
         ids = await self.encode(text, special=special)
@@ -117,7 +120,7 @@ class Prompter:
                 chat, text, partial(self._rendered, formats=self.formats), self.tokenizer
             ),
         )
-        return await self._fitting(prompt, keep, max_tokens)
+        return await self._fitting(prompt, keep, max_tokens, cuts=cuts)
 
     def read(
         self, chat: ChatRequest, prompt: Prompt, params: SamplingParams, terms: Terms
@@ -266,7 +269,9 @@ class Prompter:
         encode = partial(tokenizer.encode_beside, add_special_tokens=special)
         return await self.beside(lambda: [encode(text) for text in texts])
 
-    async def _fitting(self, prompt: Prompt, keep: int | None, max_tokens: int | None) -> Prompt:
+    async def _fitting(
+        self, prompt: Prompt, keep: int | None, max_tokens: int | None, *, cuts: bool
+    ) -> Prompt:
         """Cut a prompt as its request asks. Raises ApiError if it is too long for an answer."""
         longest, ids = self._parts.core.facts.longest_text, prompt.ids
         if not ids:
@@ -290,7 +295,7 @@ class Prompter:
             raise ApiError(
                 400,
                 f"the prompt has {len(ids)} tokens, but prompt and answer have room for {longest}: "
-                "shorten it, or set truncate_prompt_tokens",
+                f"shorten it{', or set truncate_prompt_tokens' if cuts else ''}",
                 param="prompt",
                 code="context_length_exceeded",
             )

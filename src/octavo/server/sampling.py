@@ -74,6 +74,7 @@ def chat_sampling(
 ) -> SamplingParams:
     """Return the options of a chat. Raises ApiError or RequestError, naming the field."""
     options = _options(body, defaults, bounds)
+    check_most("max_completion_tokens", body.max_completion_tokens)
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     options["max_tokens"] = defaults.get("max_tokens") if most is None else most
     if body.top_logprobs is not None:
@@ -89,6 +90,12 @@ def chat_sampling(
 
 def _params(options: dict[str, object]) -> SamplingParams:
     return SamplingParams(**cast("dict[str, Any]", options))
+
+
+def check_most(name: str, most: int | None) -> None:
+    """Raise ApiError for a maximum that leaves no token, by the name that its API has for it."""
+    if most is not None and most < 1:
+        raise ApiError(400, f"{name} must be at least 1, got {most}", param=name)
 
 
 def drawn_sampling(

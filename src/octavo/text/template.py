@@ -21,6 +21,13 @@ _TEXTS = re.compile(r"'[^']*[^'\w][^']*'|\"[^\"]*[^\"\w][^\"]*\"")
 """Texts of more than a word; one of a word may be the name of a field."""
 _WORDS = re.compile(r"\w+")
 
+_STEPS = 20_000_000
+"""Instructions of a template for one chat: half a second, in which nobody else is served."""
+_TOO_LONG = (
+    "the model's chat template takes too long for this chat: send fewer messages, or smaller "
+    "chat_template_kwargs"
+)
+
 
 class ChatTemplate:
     """The chat templates of one model, and the special tokens that they may name."""
@@ -84,7 +91,9 @@ class ChatTemplate:
             return self._environment.render_template(name, **context)
         except RequestError:
             raise
-        except Exception:
+        except Exception as error:
+            if getattr(error, "kind", None) == "OutOfFuel":
+                raise RequestError(_TOO_LONG) from None
             # Either a dialect that only jinja2 reads, or a real mistake, which jinja2 words best.
             return _render_with_jinja2(source, context)
 
@@ -112,6 +121,7 @@ def _minijinja_environment(templates: Mapping[str, str]) -> minijinja.Environmen
         lstrip_blocks=True,
         auto_escape_callback=lambda _: False,
     )
+    environment.fuel = _STEPS
     environment.add_filter("tojson", _to_json)
     environment.add_global("raise_exception", _raise_exception)
     environment.add_global("strftime_now", _strftime_now)
@@ -140,12 +150,28 @@ def _render_with_jinja2(source: str, context: Mapping[str, Any]) -> str:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
+    environment.globals["range"] = _Ranges().range
     try:
         return environment.from_string(source).render(context)
     except RequestError:
         raise
     except Exception as error:  # foreign code: whatever it raises is about this chat
         raise RequestError(f"the model's chat template cannot render this chat: {error}") from error
+
+
+class _Ranges:
+    """Counts what all ranges of one rendering have together: jinja2 bounds each alone."""
+
+    def __init__(self) -> None:
+        self._left = _STEPS // 20
+
+    def range(self, *bounds: int) -> range:
+        """Return a range. Raises RequestError once they are too many."""
+        found = range(*bounds)
+        self._left -= len(found)
+        if self._left < 0:
+            raise RequestError(_TOO_LONG)
+        return found
 
 
 def _to_json(

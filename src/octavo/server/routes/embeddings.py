@@ -43,7 +43,8 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
                 dimensions=body.dimensions,
             )
         except RequestError as error:
-            raise ApiError(400, str(error), param="model") from None
+            about = "dimensions" if str(error).startswith("dimensions") else "model"
+            raise ApiError(400, str(error), param=about) from None
         prompts = body.prompts()
         if not body.input:
             raise ApiError(400, "input: there is none", param="input")

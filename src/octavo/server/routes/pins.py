@@ -53,6 +53,14 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
             return answer
         await write_unheard(answer, request.scope)
         pin = await find(request, body.name)
+        size = min(parts.core.facts.block_sizes)
+        if pin is None and form.tokens < size:
+            raise ApiError(
+                400,
+                f"prompt: it has {form.tokens} tokens, and a pin holds whole blocks of {size}: "
+                "pin a longer text",
+                param="prompt" if body.messages is None else "messages",
+            )
         if pin is None:
             raise ApiError(409, f"name: the pin {body.name!r:.80} has ended already", param="name")
         told = {"tokens": form.tokens, "cached_tokens": form.cached}

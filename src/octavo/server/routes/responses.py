@@ -33,7 +33,7 @@ from octavo.server.response_input import turns_of
 from octavo.server.responses_form import ResponsesForm, response_base
 from octavo.server.retold import Retold
 from octavo.server.routes.models import known_model
-from octavo.server.sampling import drawn_sampling
+from octavo.server.sampling import check_most, drawn_sampling
 from octavo.server.schemas.replies import replies
 from octavo.server.schemas.response_replies import DeletedReply, ResponseReply
 from octavo.server.schemas.responses import ResponsesBody
@@ -193,6 +193,7 @@ class _Writer:
     ) -> Answer:
         came_s, terms = time.monotonic(), body.terms()
         model, settings = self._parts.model, self._parts.settings
+        check_most("max_output_tokens", body.max_output_tokens)
         params = drawn_sampling(
             body,
             body.stop,

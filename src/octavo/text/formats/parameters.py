@@ -49,7 +49,7 @@ def is_text(schema: object) -> bool:
 
 def parameters_of(tool: Tool) -> Mapping[str, object]:
     """Return the schemas of a tool's parameters by their names."""
-    found = schema_of(tool).get("properties", {})
+    found = tool.parameters.get("properties", {})
     return found if isinstance(found, dict) else {}
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from octavo.errors import RequestError
 from octavo.text.conversation import Tool
 
 SPELLING = "x-guidance"
@@ -54,12 +55,22 @@ class CallSpelling(Protocol):
 
 
 def schema_of(tool: Tool) -> dict[str, object]:
-    """Return the schema of a tool's arguments, which are always an object."""
+    """Return the schema of a tool's arguments, which are always an object.
+
+    Raises RequestError where it allows none.
+    """
     schema = dict(tool.parameters)
     if not schema:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    schema.setdefault("type", "object")
-    return schema
+    told = schema.get("type", "object")
+    if told != "object":
+        if not isinstance(told, list) or "object" not in told:
+            raise RequestError(
+                f"tools: parameters of {tool.name!r}: arguments are an object, and type is "
+                f"{json.dumps(told):.80}: write an object with a property of this type"
+            )
+        told = "object"
+    return schema | {"type": told}
 
 
 class Texts:

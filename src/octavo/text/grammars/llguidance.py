@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
-import llguidance
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from octavo.contract.structured import StructuredOutputs
@@ -17,9 +18,11 @@ from octavo.text.grammars.hosts import HostGrammar, Letters
 from octavo.text.grammars.nested import exact_grammar
 from octavo.text.grammars.schema import exact_schema
 from octavo.text.grammars.schema.hosts import names_hosts
-from octavo.text.grammars.tags import Tags, special_tokens
+from octavo.text.grammars.special import nameless, numbered, special_tokens
+from octavo.text.grammars.tags import Tags
 
 _LIMITS = LLParserLimits(
+    max_items_in_row=4000,
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
     step_max_items=50_000,
@@ -37,6 +40,21 @@ SLICES = (
 """Tokens that are allowed together, without a walk over them: the library's own general slices, and
 those up to 15 and 20, without which a string that may have 11 to 29 more characters is walked for
 each mask (135 instead of 15 us over 49,152 tokens)."""
+_GBNF = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
+"""A rule of GBNF; Lark has none that looks like it."""
+_WORDS = (
+    (re.compile("NoExtensionBias"), "no text fits it"),
+    (
+        re.compile(r"Current row has (\d+) items; max is (\d+)"),
+        r"it may go on in \1 ways at one place, but at most \2 are followed: give fewer "
+        "alternatives or optional properties",
+    ),
+    (
+        re.compile("too many expressions|too many states|fuel exhausted"),
+        "it takes too much work to follow: make it simpler",
+    ),
+)
+"""Of the library's words those that tell nobody what to do, and ours."""
 _QUOTED = 400
 """Characters of the library's own words in an error."""
 
@@ -49,9 +67,10 @@ class LlguidanceMaker:
             raise RequestError(
                 "structured_outputs: this model names no token that ends an answer: leave it out"
             )
+        self._special = special_tokens(vocabulary.definition)
         try:
             self._tokenizer = LLTokenizer(
-                vocabulary.definition,
+                nameless(vocabulary.definition, self._special),
                 n_vocab=vocabulary.size,
                 eos_token=list(vocabulary.ends),
                 slices=list(SLICES),
@@ -62,7 +81,6 @@ class LlguidanceMaker:
             ) from None
         self._vocabulary = vocabulary
         self._letters: Letters | None = None
-        self._special = special_tokens(vocabulary.definition)
         self._words = -(-vocabulary.size // 32)
 
     def compile(self, form: StructuredOutputs) -> Grammar:
@@ -132,13 +150,23 @@ def definition(form: StructuredOutputs, special: Mapping[str, int]) -> str:
                 texts = [json.dumps(one, ensure_ascii=False) for one in form.choice]
                 return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
             case "grammar":
-                return llguidance.grammar_from("grammar", exact_grammar(text))
+                return LLMatcher.grammar_from_lark(numbered(exact_grammar(_lark(text)), special))
             case "structural_tag":
                 return LLMatcher.grammar_from_lark(Tags.read(text).lark(special))
     except ValueError as error:
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"structured_outputs: {form.form}: {_quoted(str(error))}") from None
+
+
+def _lark(text: str) -> str:
+    """Return a grammar in Lark; the library's own guess knows a bare `start:` alone."""
+    if not _GBNF.search(text):
+        return text
+    try:
+        return gbnf_to_lark(text)
+    except Exception as error:  # of several kinds
+        raise ValueError(f"it is no GBNF: {error}") from None
 
 
 def _of_json(form: StructuredOutputs, schema: str) -> str:
@@ -166,4 +194,7 @@ def _check(form: StructuredOutputs, matcher: LLMatcher) -> None:
 def _quoted(message: str) -> str:
     """Return the library's words, which quote the place, without what is its own affair."""
     lines = message.split("<backtrace>")[0].replace("<non-verbose/>", "").strip()
+    for known, words in _WORDS:
+        if found := known.search(lines):
+            return found.expand(words)
     return lines if len(lines) <= _QUOTED else f"{lines[:_QUOTED]}…"

@@ -71,20 +71,6 @@ class Tags:
         return "\n".join(lines)
 
 
-def special_tokens(definition: str) -> dict[str, int]:
-    """Return the tokens that no text spells, by what they are shown as.
-
-    The library counts those in angle brackets among them, whether a tokenizer calls them special
-    or not.
-    """
-    rows = json.loads(definition).get("added_tokens") or []
-    return {row["content"]: row["id"] for row in rows if row.get("special") or _bracketed(row)}
-
-
-def _bracketed(row: Mapping[str, str]) -> bool:
-    return row["content"].startswith("<") and row["content"].endswith(">")
-
-
 def _pieces(text: str, special: Mapping[str, int]) -> list[str]:
     """Return a text in Lark: what is a special token by its number, all else as it is."""
     if not text:

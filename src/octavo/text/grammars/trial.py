@@ -24,7 +24,7 @@ import numpy as np
 
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
-from octavo.text.grammars.backend import GrammarMaker, TokenMatcher, Vocabulary
+from octavo.text.grammars.backend import Grammar, GrammarMaker, Vocabulary
 from octavo.text.grammars.table import GRAMMAR_BACKENDS, READS_SPELLING
 
 WORK_S = 1.0
@@ -41,6 +41,8 @@ it is counted, ends."""
 _STACK_BYTES = 512 << 20
 _STEPS = 16
 """Tokens of an answer that is tried: what a library puts off until it computes a mask counts."""
+_WALKS = 2
+"""Answers at random, beside one that is not."""
 _IS_MAC = sys.platform == "darwin"
 _LENGTH = struct.Struct("<I")
 
@@ -167,7 +169,7 @@ def main(backend: str) -> None:
         # Ends the process, wherever it is.
         signal.setitimer(signal.ITIMER_PROF, WORK_S)
         before = _most_memory()
-        answer = error if maker is None else _try(maker, form, vocabulary.size)
+        answer = error if maker is None else _try(maker, form, vocabulary)
         signal.setitimer(signal.ITIMER_PROF, 0)
         if _most_memory() - before > GROWTH_BYTES:
             return
@@ -187,29 +189,33 @@ def _most_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if _IS_MAC else 1024)
 
 
-def _try(maker: GrammarMaker, form: StructuredOutputs, size: int) -> bytes:
-    """Compile a form and write an answer that it allows; return what is wrong with it."""
+def _try(maker: GrammarMaker, form: StructuredOutputs, vocabulary: Vocabulary) -> bytes:
+    """Compile a form and write answers that it allows; return what is wrong with it."""
     try:
-        matcher = maker.compile(form).start()
-        _walk(matcher, size)
+        _walk(maker.compile(form), vocabulary)
     except RequestError as refusal:
         return str(refusal).encode()
     return b""
 
 
-def _walk(matcher: TokenMatcher, size: int) -> None:
-    draw, mask = Random(0), np.zeros(-(-size // 32), dtype=np.int32)
-    for _ in range(_STEPS):
-        matcher.fill(mask)
-        words = np.flatnonzero(mask)
-        if not len(words):
-            return
-        word = int(draw.choice(words))
-        bits = [bit for bit in range(32) if int(mask[word]) >> bit & 1]
-        try:
-            matcher.consume([32 * word + draw.choice(bits)])
-        except RequestError:
-            return  # nothing may follow an end
+def _walk(grammar: Grammar, vocabulary: Vocabulary) -> None:
+    """Follow some answers for some tokens. Raises RequestError at a limit on work.
+
+    The first is of the lowest tokens, which as a rule are letters: it gets to where an object's
+    keys begin, which white space may put off.
+    """
+    for draw in (min, *(Random(seed).choice for seed in range(_WALKS))):
+        matcher, mask = grammar.start(), np.zeros(-(-vocabulary.size // 32), dtype=np.int32)
+        for _ in range(_STEPS):
+            matcher.fill(mask)
+            words = np.flatnonzero(mask)
+            if not len(words):
+                break
+            word = draw(words.tolist())
+            token = 32 * word + draw([bit for bit in range(32) if int(mask[word]) >> bit & 1])
+            if token in vocabulary.ends:
+                break
+            matcher.consume([token])
 
 
 if __name__ == "__main__":
