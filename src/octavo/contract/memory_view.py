@@ -188,8 +188,6 @@ class BlockFacts(msgspec.Struct, frozen=True, kw_only=True):
     hits: int
     filled: int
     used_s: float
-    age_s: float
-    """Since then."""
     tenants: tuple[str, ...]
     """On whose account it is, and who else holds it; none: it is free."""
     key: BlockKey | None = None
@@ -199,5 +197,7 @@ class BlockFacts(msgspec.Struct, frozen=True, kw_only=True):
     sequences: tuple[SeqId, ...] = ()
     tokens: tuple[int, ...] | None = None
     """None: not known, or none."""
+    age_s: float = 0.0
+    """Since `used_s`."""
     prefix: tuple[int, ...] | None = None
     """The text from its beginning up to the block's end, if it was asked for and is in memory."""

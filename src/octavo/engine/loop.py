@@ -217,7 +217,7 @@ class Loop:
 
     def block(self, block: BlockId, *, prefix: bool = False) -> BlockFacts | None:
         """Tell of one block; None: there is no such block. prefix: with the text before it."""
-        return self._scheduler.lookout.block(block, prefix=prefix)
+        return self._scheduler.lookout.block(block, self._clock(), prefix=prefix)
 
     def check(self) -> None:
         """Recompute every count of the memory plane. Raises Corrupted."""

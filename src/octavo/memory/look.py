@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from octavo.contract.ids import BlockId, SeqId
+from octavo.contract.ids import BlockId, SeqId, StepId
 from octavo.contract.memory_view import (
     MOST_COUNTED,
     NO_GROUP,
@@ -52,8 +52,8 @@ class Look(Protocol):
         """Nobody looks any more: follow nothing."""
         ...
 
-    def keyed(self, block: BlockId) -> bool:
-        """True if a block's text can be found."""
+    def lends(self, block: BlockId, step: StepId) -> bool:
+        """True if a step copies a block for a new text that begins with a part of it."""
         ...
 
     def place(self, block: BlockId) -> tuple[SeqId, int, int] | None:
@@ -119,9 +119,9 @@ class PagedLook:
         self._pool.follow(None)
         self._told.clear()
 
-    def keyed(self, block: BlockId) -> bool:
-        """True if a block's text can be found."""
-        return self._pool.blocks[block].key is not None
+    def lends(self, block: BlockId, step: StepId) -> bool:
+        """True if a step copies a block for a new text that begins with a part of it."""
+        return self._pool.blocks[block].busy_step >= step
 
     def place(self, block: BlockId) -> tuple[SeqId, int, int] | None:
         """Return a sequence that holds a block, the group, and the index there; None: none does."""
@@ -145,7 +145,6 @@ class PagedLook:
             hits=one.hits,
             filled=one.filled if there else 0,
             used_s=one.used_s,
-            age_s=max(0.0, self._pool.now_s - one.used_s),
             tenants=tuple([owner.name for owner in owners if owner is not None and there]),
             key=one.key,
             parent=one.parent if one.key is not None and one.depth else None,

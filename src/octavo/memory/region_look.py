@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Protocol
 
-from octavo.contract.ids import BlockId, SeqId
+from octavo.contract.ids import BlockId, SeqId, StepId
 from octavo.contract.memory_view import (
     MOST_COUNTED,
     NO_GROUP,
@@ -86,8 +86,8 @@ class RegionLook:
         self._before.clear()
         self._told.clear()
 
-    def keyed(self, block: BlockId) -> bool:
-        """No text can be found."""
+    def lends(self, block: BlockId, step: StepId) -> bool:
+        """Regions are not copied."""
         return False
 
     def place(self, block: BlockId) -> tuple[SeqId, int, int] | None:
@@ -109,7 +109,6 @@ class RegionLook:
             hits=0,
             filled=0 if region is None else self._filled(region, block),
             used_s=0.0,
-            age_s=0.0,
             tenants=() if region is None else (DEFAULT_TENANT,),
             sequences=() if place is None else (place[0],),
         )

@@ -60,7 +60,7 @@ class Lookout:
     def note(self, copies: tuple[Copy, ...], step: StepId) -> None:
         """A step that somebody watches copies blocks."""
         for copy in copies:
-            why = "prefix" if self._look.keyed(copy.src) else "fork"
+            why = "prefix" if self._look.lends(copy.src, step) else "fork"
             self._copies.append(CopyNote(step, copy.src, copy.dst, why))
         lost = len(self._copies) - _MOST_COPIES
         if lost > 0:
@@ -102,11 +102,12 @@ class Lookout:
         self._copies.clear()
         self._look.end()
 
-    def block(self, block: BlockId, *, prefix: bool) -> BlockFacts | None:
+    def block(self, block: BlockId, now_s: float, *, prefix: bool) -> BlockFacts | None:
         """Tell of one block, of which a sequence may know the text; None: there is none such."""
         if not 0 <= block < self._look.num_blocks:
             return None
         facts = self._look.block(block, prefix=prefix)
+        facts = msgspec.structs.replace(facts, age_s=max(0.0, now_s - facts.used_s))
         place = self._look.place(block) if facts.tokens is None and facts.filled else None
         seq = None if place is None else self._roster.get(place[0])
         if place is None or seq is None:

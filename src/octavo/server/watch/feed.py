@@ -173,7 +173,8 @@ class Stream:
 
     def _stated(self) -> bytes:
         told: dict[str, str] = {"state": self._state.value}
-        if self._words and self._core.last_words:
+        gone = self._state in (CoreState.RESTARTING, CoreState.FAILED)
+        if self._words and gone:
             told["words"] = self._core.last_words
         return sse.named("state", told)
 
