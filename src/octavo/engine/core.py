@@ -121,7 +121,7 @@ class Core:
         self._looked_s: float | None = None
         """When somebody looked at the memory last; None: nobody watches it."""
         self._asked_s = clock()
-        """When there was a command last, looks apart."""
+        """When there was a command last that does not only look."""
         self._rounds = 0
         self._times = StepTimes()
         loop.measure(self._times)
@@ -227,6 +227,7 @@ class Core:
                 self._loop.finish(request_id, index)
             case TakeSnapshot(call=call):
                 self._channel.send(Counted(call, self._snapshot()))
+                return
             case Pause() | Resume() | ResetCache():
                 self._channel.send(self._control(command))
             case Unpin() | ListPins():

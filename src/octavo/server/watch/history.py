@@ -92,19 +92,18 @@ class History:
 async def keep_history(parts: Parts, every_s: float = 1.0) -> None:
     """Note how things are once a second, until cancelled.
 
-    An engine with nothing to do, and no request on its way, is left alone: it says nothing new.
+    An engine of which nothing has been heard is left alone: it has nothing new to say.
     """
-    last: Snapshot | None = None
+    last, moved, heard_s = await _counts(parts), True, 0.0
     while True:
-        began_s = time.monotonic()
-        idle = last is not None and not (last.running or last.waiting or parts.doors.inside)
-        if not idle or not parts.core.state.takes_requests:
-            last = await _counts(parts)
+        began_s, before, core = time.monotonic(), last, parts.core
+        if moved or before is None or core.last_heard_s != heard_s:
+            last, heard_s = await _counts(parts), core.last_heard_s
+            # Something may have come with these counts that is not in them.
+            moved = last is None or before is None or last.stats.steps != before.stats.steps
         parts.history.note(
             Moment(time.monotonic(), last, parts.gate.waiting, totals_of(parts.meters)), time.time()
         )
-        if last is not None and parts.doors.inside == 0 and (last.running or last.waiting):
-            last = await _counts(parts)  # once more, when all have left
         await asyncio.sleep(max(0.0, began_s + every_s - time.monotonic()))
 
 
