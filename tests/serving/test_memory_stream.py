@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -328,3 +330,35 @@ def test_a_paused_engine_is_said_to_be_paused():
             assert page.last["paused"]
 
     served(test)
+
+
+def test_the_page_about_the_stream_names_every_field():
+    text = Path(__file__).parents[2].joinpath("docs/reference/memory-stream.md").read_text()
+    named = set(re.findall(r"`([^`\n]+)`", text))
+
+    async def test(server):
+        core = server.core
+        async with watching(core, tree=5, follow=("one",)) as read:
+            await read()
+            submit(core, "one", n=2)
+            page = await read()
+            while not page.tables:
+                page = await read()
+        fields = {"index", "mine", "miss"}
+        for frame in page.frames:
+            for section in (frame, frame.get("cells", {}), frame["counts"], frame["requests"]):
+                fields |= section.keys()
+            fields |= frame["requests"]["live"].keys() | frame.get("counters", {}).keys()
+            fields |= frame.get("pool", {}).keys() | frame.get("what_if", {}).keys()
+            for rows in (frame.get("tables", ()), frame.get("copies", ())):
+                fields |= {name for row in rows for name in row}
+            fields |= {name for row in frame["requests"]["new"] for name in row}
+            fields |= {name for row in frame.get("tree", {"nodes": ()})["nodes"] for name in row}
+        states = {state.name.lower() for state in CellState}
+        assert fields - states <= named | {"free", "type", "shown"}
+        block = (await server.get(f"{BLOCKS}/0")).json()
+        assert block.keys() - {"block"} <= named
+        history = (await server.get("/v1/debug/memory/history?step=1")).json()
+        assert history.keys() <= named
+
+    served(test, step_s=0.01)

@@ -12,7 +12,7 @@ from octavo.contract.sampling import SamplingParams
 from octavo.server.answers import Answer, Unheard, Usage
 from octavo.server.ask import Ask
 from octavo.server.body import bounded_route
-from octavo.server.callers import is_admin, known_tenant
+from octavo.server.callers import is_admin, known_tenant, tenant_of
 from octavo.server.choice import Choice, Piece
 from octavo.server.failures import ApiError
 from octavo.server.generate import Generation
@@ -48,7 +48,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         summary="Keep a text in memory ahead of time",
     )
     async def create_pin(body: PinBody, request: Request) -> Response:
-        if is_admin(request):
+        if tenant_of(request, parts) is None:
             raise ApiError(403, "a pin is a tenant's: make it with the tenant's key")
         form = _PinForm()
         answer = await generation.counted(request, prepare(body, request, form))
@@ -78,10 +78,12 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
             str | None, Query(description="Whose it is: for administrators alone")
         ] = None,
     ) -> Response:
-        if is_admin(request) == (tenant is None):
-            way = "name the tenant" if tenant is None else "it is for administrators alone"
-            raise ApiError(400, f"tenant: {way}", param="tenant")
-        whose = tenant or known_tenant(request, parts).name
+        own = tenant_of(request, parts)
+        if tenant is not None and not is_admin(request):
+            raise ApiError(400, "tenant: it is for administrators alone", param="tenant")
+        if tenant is None and own is None:
+            raise ApiError(400, "tenant: name the one whose pin it is", param="tenant")
+        whose = own.name if tenant is None and own is not None else tenant
         if not any(pin.name == name for pin in await parts.core.pins(whose)):
             raise ApiError(404, f"there is no pin {name!r:.80} (GET {PATH})", param="name")
         blocks = await parts.core.unpin(name, whose)
