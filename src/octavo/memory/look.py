@@ -171,16 +171,14 @@ class PagedLook:
     def _rows(self, blocks: list[Block]) -> CellRows:
         live = [block.refs or block.key is not None for block in blocks]
         pairs = list(zip(blocks, live, strict=True))
-        most, state = MOST_COUNTED, self._state
+        state = self._state
         return CellRows(
             index=array("I", [block.id for block in blocks]).tobytes(),
             state=bytes([state(block) for block in blocks]),
             group=bytes([block.group if there else NO_GROUP for block, there in pairs]),
-            refs=array("H", [min(block.refs, most) for block in blocks]).tobytes(),
-            tokens=array(
-                "H", [min(block.filled, most) if there else 0 for block, there in pairs]
-            ).tobytes(),
-            hits=array("H", [min(block.hits, most) for block in blocks]).tobytes(),
+            refs=_counted([block.refs for block in blocks]),
+            tokens=_counted([block.filled if there else 0 for block, there in pairs]),
+            hits=_counted([block.hits for block in blocks]),
             used=array("I", [int(block.used_s * 10) for block in blocks]).tobytes(),
             tenant=array(
                 "H",
@@ -227,6 +225,13 @@ class PagedLook:
             pieces.append(before.tokens)
             block = before
         return tuple(_tokens(b"".join(reversed(pieces))))
+
+
+def _counted(values: list[int]) -> bytes:
+    """Write numbers as uint16; greater ones as the greatest."""
+    if max(values, default=0) > MOST_COUNTED:
+        values = [min(value, MOST_COUNTED) for value in values]
+    return array("H", values).tobytes()
 
 
 def _tokens(text: bytes) -> Iterator[int]:

@@ -27,7 +27,7 @@ _LONGEST_FOLLOW = 1024
 def router(parts: Parts) -> APIRouter:
     """Show the memory, one block, and the last hour."""
     routes = APIRouter(tags=["memory"])
-    feed = Feed(parts.core)
+    feed = Feed(parts.core, parts.faults)
 
     @routes.get(
         PREFIX + "/events",

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from octavo.errors import EngineGone, OverLimit
 from octavo.server import sse
 from octavo.server.core import CoreClient, CoreState
+from octavo.server.faults import Faults
 from octavo.server.watch.mirror import Mirror
 from octavo.server.watch.view import Told, View
 from octavo.server.watch.wants import MOST_HZ, Wants
@@ -30,8 +31,10 @@ class Feed:
     less often, and the engine does nothing for nobody. For use on one event loop.
     """
 
-    def __init__(self, core: CoreClient) -> None:
+    def __init__(self, core: CoreClient, faults: Faults | None = None) -> None:
+        """faults: told if it fails."""
         self._core = core
+        self._faults = faults or Faults()
         self._mirror: Mirror | None = None
         self._watching: list[int] = []
         """Frames a second, of each stream."""
@@ -59,6 +62,7 @@ class Feed:
         self._watching.append(hz)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+            self._faults.watch("the stream of the memory", self._task)
         try:
             yield
         finally:

@@ -241,6 +241,8 @@ class View:
         if not self._wants.follow:
             return []
         mirror, news = self._mirror, list[Told]()
+        for place in [place for place in self._tables if place[0] not in mirror.tables]:
+            del self._tables[place]
         for seq, table in mirror.tables.items():
             known = mirror.facts.get(seq)
             if known is None or known[0].request not in self._wants.follow:
