@@ -254,8 +254,10 @@ struct BoundEngine {
     std::copy_n(engine->states() + first * hidden, count * hidden, to);
   }
 
-  nb::tuple find_likeliest(int first, int count) {
+  // of_row: the number of each row's mask, or -1.
+  nb::tuple find_likeliest(int first, int count, const ConstArray& of_row, const ConstArray& masks) {
     check_sampled(first, count);
+    const std::vector<const int32_t*> mask = masks_of_rows(count, of_row, masks);
     const auto size = static_cast<size_t>(count);
     auto [tokens, to_tokens] = new_array<int32_t>({size});
     auto [logprobs, to_logprobs] = new_array<double>({size});
@@ -263,7 +265,7 @@ struct BoundEngine {
     std::vector<Survey> found(size);
     {
       nb::gil_scoped_release release;
-      engine->survey(first, count, found.data());
+      engine->survey(first, count, mask.empty() ? nullptr : mask.data(), found.data());
     }
     for (size_t row = 0; row < size; ++row) {
       to_tokens[row] = found[row].id;
@@ -271,6 +273,21 @@ struct BoundEngine {
       to_broken[row] = found[row].broken;
     }
     return nb::make_tuple(tokens, logprobs, broken);
+  }
+
+  // Empty if there are none.
+  std::vector<const int32_t*> masks_of_rows(int count, const ConstArray& of_row,
+                                            const ConstArray& masks) const {
+    const int32_t* number = numbers<const int32_t>("of_row", of_row, {count});
+    const int words = (engine->model().vocab + 31) / 32;
+    const int32_t* mask = numbers<const int32_t>("masks", masks, {kAny, words});
+    const auto given = static_cast<int64_t>(masks.shape(0));
+    check_range("of_row", number, count, -1, given);
+    std::vector<const int32_t*> of;
+    for (int row = 0; given && row < count; ++row) {
+      of.push_back(number[row] < 0 ? nullptr : mask + static_cast<size_t>(number[row]) * words);
+    }
+    return of;
   }
 
   void copy(const ConstArray& sources, const ConstArray& targets) {
@@ -298,11 +315,14 @@ void bind_engine(nb::module_& module) {
            "model"_a, nb::kw_only(), "groups"_a, "blocks"_a, "page_format"_a, "pool"_a,
            "isa"_a = nb::none())
       .def_prop_ro("block_bytes", [](const BoundEngine& self) { return self.engine->block_bytes(); })
+      .def("touch_ahead", [](BoundEngine& self, size_t bytes) { self.engine->touch_ahead(bytes); },
+           "bytes"_a)
       .def("run", &BoundEngine::run, "ids"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "lengths"_a.noconvert(), "groups"_a.noconvert(),
            "sample_rows"_a.noconvert())
       .def("score", &BoundEngine::score, "first"_a, "logits"_a.noconvert())
       .def("write_states", &BoundEngine::write_states, "first"_a, "rows"_a.noconvert())
-      .def("find_likeliest", &BoundEngine::find_likeliest, "first"_a, "count"_a)
+      .def("find_likeliest", &BoundEngine::find_likeliest, "first"_a, "count"_a, "of_row"_a.noconvert(),
+           "masks"_a.noconvert())
       .def("copy", &BoundEngine::copy, "sources"_a.noconvert(), "targets"_a.noconvert());
 }

@@ -123,6 +123,7 @@ Engine::Engine(Model model, std::vector<LayerWeights> layers, const std::vector<
 }
 
 void Engine::run(const StepInputs& inputs) {
+  reach(inputs);
   plan(inputs);
   size_t partials = 0;
   for (const GroupStep& group : group_steps_) {
@@ -148,10 +149,13 @@ void Engine::score(int begin, int count, float* logits) {
   });
 }
 
-void Engine::survey(int begin, int count, Survey* found) {
-  parts_.resize(static_cast<size_t>(parts_of_vocabulary(model_.vocab)) * count);
+void Engine::survey(int begin, int count, const int32_t* const* masks, Survey* found) {
+  const size_t size = static_cast<size_t>(parts_of_vocabulary(model_.vocab)) * count;
+  parts_.resize(size);
+  if (masks) allowed_.resize(size);
+  const SurveyedRows asked = {begin, count, masks, parts_.data(), allowed_.data(), found};
   pool_.run([&](ThreadPool::Member& member) {
-    kernels_.survey(model_, work_, scratch_[member.index()], begin, count, parts_.data(), found, member);
+    kernels_.survey(model_, work_, scratch_[member.index()], asked, member);
   });
 }
 
@@ -169,6 +173,19 @@ void Engine::plan(const StepInputs& inputs) {
     group_steps_[g] = {&plans_[g].build(shape, slices_.data(), inputs.slices, pool_.size()),
                        tables.blocks, tables.offsets};
   }
+}
+
+void Engine::touch_ahead(size_t ahead) {
+  ahead_ = std::make_unique<TouchAhead>(arena_, block_bytes_ * blocks_, ahead);
+}
+
+void Engine::reach(const StepInputs& inputs) {
+  if (!ahead_ || inputs.tokens == 0) return;
+  int32_t last = -1;
+  for (const GroupTables& group : inputs.groups) {
+    last = std::max(last, *std::max_element(group.blocks, group.blocks + inputs.tokens));
+  }
+  ahead_->reach(block_bytes_ * (static_cast<size_t>(last) + 1));
 }
 
 void Engine::reserve(int tokens, int samples, size_t partials) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention_plan.h"
@@ -11,6 +12,7 @@
 #include "model.h"
 #include "pages.h"
 #include "threads.h"
+#include "touch_ahead.h"
 #include "vocabulary.h"
 #include "workspace.h"
 
@@ -56,6 +58,10 @@ class Engine {
   const Model& model() const { return model_; }
   int group_count() const { return static_cast<int>(groups_.size()); }
 
+  // From now on so many bytes of KV memory behind what is in use are made ready before they are
+  // written; by itself memory is touched only when it is. Called once.
+  void touch_ahead(size_t ahead);
+
   // Computes a step: writes the KV of all rows, and keeps the last states of the sampled ones.
   void run(const StepInputs& inputs);
 
@@ -63,7 +69,8 @@ class Engine {
   void score(int begin, int count, float* logits);
 
   // The same without the scores: the likeliest token of each row, and what its probability takes.
-  void survey(int begin, int count, Survey* found);
+  // masks: see SurveyedRows. A row that may not go on has the token kNothingLeft.
+  void survey(int begin, int count, const int32_t* const* masks, Survey* found);
 
   int sampled() const { return sampled_; }
 
@@ -75,6 +82,7 @@ class Engine {
 
  private:
   void plan(const StepInputs& inputs);
+  void reach(const StepInputs& inputs);
   void reserve(int tokens, int samples, size_t partials);
   void cut(int tokens, int samples);
 
@@ -84,6 +92,7 @@ class Engine {
   int blocks_;
   size_t block_bytes_ = 0;
   MappedMemory arena_;
+  std::unique_ptr<TouchAhead> ahead_;  // of arena_
   ThreadPool& pool_;
   const Kernels& kernels_;
 
@@ -92,6 +101,7 @@ class Engine {
   std::vector<AttentionSlice> slices_;
 
   std::vector<Part> parts_;
+  std::vector<Allowed> allowed_;
   int sampled_ = 0;
   int token_room_ = 0, sample_room_ = 0;
   size_t partial_room_ = 0;

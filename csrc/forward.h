@@ -52,18 +52,21 @@ class Forward {
              StoreRows<Isa>{logits, static_cast<size_t>(model_.vocab), model_.output.out});
   }
 
-  // The same, but keeps of each row only what its likeliest token asks for. parts: [parts, count].
-  void survey(int begin, int count, Part* parts, Survey* found) {
+  // The same, but keeps of each row only what its likeliest token asks for.
+  void survey(const SurveyedRows& asked) {
     static_assert(kPart == kPartStrips * kStrip && kPartStrips * kPartRows == 4 * kRowsAtOnce);
-    rows_ = count;
-    residual_ = work_.sampled + static_cast<size_t>(begin) * model_.hidden;
+    rows_ = asked.count;
+    residual_ = work_.sampled + static_cast<size_t>(asked.begin) * model_.hidden;
     const Rows normed = norm_rows(model_.norm, model_.output.format);
     const int number = parts_of_vocabulary(model_.output.out);
-    member_.for_chunks(number, [&](int part) {
-      survey_part_of_rows(part, normed, parts + static_cast<size_t>(part) * count);
-    });
+    member_.for_chunks(number, [&](int part) { survey_part_of_rows(part, normed, asked); });
     member_.for_chunks(rows_, [&](int row) {
-      found[row] = join_parts<Isa>(parts + row, number, count);
+      Survey& found = asked.found[row];
+      found = join_parts<Isa>(asked.parts + row, number, asked.count);
+      if (!mask_of(asked, row)) return;
+      const Allowed best = join_allowed(asked.allowed + row, number, asked.count);
+      found.top = best.top;
+      found.id = best.id;
     });
   }
 
@@ -72,10 +75,15 @@ class Forward {
   // Rows whose scores of one part wait in a thread's own memory.
   static constexpr int kPartRows = 4 * kRowsAtOnce / kPartStrips;
 
-  void survey_part_of_rows(int number, const Rows& rows, Part* parts) {
+  static OCTAVO_INLINE const int32_t* mask_of(const SurveyedRows& asked, int row) {
+    return asked.masks ? asked.masks[row] : nullptr;
+  }
+
+  void survey_part_of_rows(int number, const Rows& rows, const SurveyedRows& asked) {
     const PackedMatrix& head = model_.output;
     const int strip = number * kPartStrips, first = number * kPart, left = head.out - first;
     const int size = left < kPart ? left : kPart, strips = (size + kStrip - 1) / kStrip;
+    const size_t place = static_cast<size_t>(number) * asked.count;
     float* here = scratch_.gate_up;
     for (int begin = 0; begin < rows_; begin += kPartRows) {
       const int end = begin + kPartRows < rows_ ? begin + kPartRows : rows_;
@@ -85,7 +93,11 @@ class Forward {
                     for (int c = 0; c < kStrip; ++c) to[c] = values[c];
                   });
       for (int row = begin; row < end; ++row) {
-        parts[row] = survey_part<Isa>(here + (row - begin) * kPart, size, first);
+        const float* scores = here + (row - begin) * kPart;
+        const Part part = asked.parts[place + row] = survey_part<Isa>(scores, size, first);
+        if (const int32_t* mask = mask_of(asked, row)) {
+          asked.allowed[place + row] = likeliest_allowed(part, scores, size, first, mask + first / 32);
+        }
       }
     }
   }

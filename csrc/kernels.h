@@ -18,6 +18,7 @@ enum class Arithmetic : int;
 struct AttentionLayer;
 struct Part;
 struct Survey;
+struct SurveyedRows;
 
 struct Kernels {
   const char* name;
@@ -45,9 +46,9 @@ struct Kernels {
   void (*score)(const Model& model, const Workspace& work, const Scratch& scratch, int begin, int count,
                 float* logits, ThreadPool::Member& member);
 
-  // The same without the scores: what is kept of each row, through parts [parts, count].
-  void (*survey)(const Model& model, const Workspace& work, const Scratch& scratch, int begin, int count,
-                 Part* parts, Survey* found, ThreadPool::Member& member);
+  // The same without the scores: what is kept of each row; see vocabulary.h.
+  void (*survey)(const Model& model, const Workspace& work, const Scratch& scratch,
+                 const SurveyedRows& asked, ThreadPool::Member& member);
 
   // Passes over a vocabulary; see vocabulary.h.
   void (*survey_row)(const float* scores, int count, Part* parts, Survey* found);

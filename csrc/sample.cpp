@@ -94,31 +94,14 @@ int RowSampler::choose(const float* row, const SampleOptions& options) {
   return static_cast<int>(std::find(wide_.begin() + part * kPart, wide_.end(), top_) - wide_.begin());
 }
 
-// A grammar allows almost nothing or almost everything as a rule: whole words of its mask are passed over,
-// or looked at without their bits.
+// Parts with nothing likelier than what was found are passed over.
 int RowSampler::likeliest_allowed(const float* row, const int32_t* mask) const {
-  struct {
-    float score = 0;
-    int id = kNothingLeft;
-  } best;
-  for (int begin = 0; begin < vocab_; begin += 32) {
-    const auto word = static_cast<uint32_t>(mask[begin / 32]);
-    if (word == 0) continue;
-    const int size = std::min(32, vocab_ - begin);
-    const float* part = row + begin;
-    if (word == ~0u) {
-      float top = part[0];
-      for (int i = 1; i < size; ++i) top = part[i] > top ? part[i] : top;
-      if (best.id != kNothingLeft && !(top > best.score)) continue;
-      const auto place = static_cast<int>(std::find(part, part + size, top) - part);
-      best = {top, begin + place};
-      continue;
-    }
-    for (uint32_t left = word; left != 0; left &= left - 1) {
-      const int i = std::countr_zero(left);
-      if (i >= size) break;
-      if (best.id == kNothingLeft || part[i] > best.score) best = {part[i], begin + i};
-    }
+  Allowed best;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (best.id != kNothingLeft && !(parts_[i].top > best.top)) continue;
+    const int first = static_cast<int>(i) * kPart, size = std::min(kPart, vocab_ - first);
+    const Allowed one = octavo::likeliest_allowed(parts_[i], row + first, size, first, mask + first / 32);
+    if (one.id != kNothingLeft) best.add(one.top, one.id);
   }
   return best.id;
 }

@@ -48,8 +48,6 @@ struct SampleOptions {
   bool edits() const { return lists() || mask != nullptr; }
 };
 
-constexpr int kNothingLeft = -1;
-
 struct Choice {
   int token = kNothingLeft;
   double logprob = 0;  // before any option

@@ -41,6 +41,34 @@ struct Survey {
   double logprob() const { return static_cast<double>(top) - level; }
 };
 
+constexpr int kNothingLeft = -1;
+
+// The likeliest of some tokens that may come; of equal ones the lowest id.
+struct Allowed {
+  float top = 0;
+  int id = kNothingLeft;
+
+  // By ascending id.
+  OCTAVO_INLINE void add(float score, int its_id) {
+    if (id == kNothingLeft || score > top) {
+      top = score;
+      id = its_id;
+    }
+  }
+};
+
+// Rows that are surveyed while a matrix product gives their scores: sampled rows of the last step.
+struct SurveyedRows {
+  int begin = 0;
+  int count = 0;
+  // [count] which tokens may come, a bit each, lowest first; null: all may. Null altogether: so it is
+  // for every row.
+  const int32_t* const* masks = nullptr;
+  Part* parts = nullptr;       // [parts, count]
+  Allowed* allowed = nullptr;  // the same, where there are masks
+  Survey* found = nullptr;     // [count]; the token is the likeliest that may come
+};
+
 constexpr float kLog2OfEInFloat = 1.44269504f;
 
 // One part: `count` scores, of which the first has the id `first`.
@@ -82,6 +110,28 @@ static OCTAVO_INLINE Part survey_part(const float* scores, int count, int first)
   return part;
 }
 
+// The same for the tokens that may come alone, where the scores are finite. mask: the words of this part.
+//
+// A grammar allows almost nothing or almost everything as a rule: if the likeliest of all may come, no
+// other is looked at, and banned ones never are.
+static OCTAVO_INLINE Allowed likeliest_allowed(const Part& part, const float* scores, int count, int first,
+                                               const int32_t* mask) {
+  Allowed best;
+  if (part.broken) return best;
+  const int place = part.id - first;
+  if (static_cast<uint32_t>(mask[place / 32]) >> place % 32 & 1) return {part.top, part.id};
+  for (int begin = 0; begin < count; begin += 32) {
+    const int size = count - begin < 32 ? count - begin : 32;
+    // What is beyond the vocabulary is nobody's.
+    uint32_t left = static_cast<uint32_t>(mask[begin / 32]) & ~uint32_t{0} >> (32 - size);
+    for (; left != 0; left &= left - 1) {
+      const int i = begin + __builtin_ctz(left);
+      best.add(scores[i], first + i);
+    }
+  }
+  return best;
+}
+
 // Joins the parts of a row, which lie `stride` apart.
 template <class Isa>
 static Survey join_parts(const Part* parts, int count, size_t stride) {
@@ -111,6 +161,16 @@ static Survey join_parts(const Part* parts, int count, size_t stride) {
   }
   found.level = static_cast<double>(found.top) + std::log(sum);
   return found;
+}
+
+// The same of what may come.
+static OCTAVO_INLINE Allowed join_allowed(const Allowed* parts, int count, size_t stride) {
+  Allowed best;
+  for (int i = 0; i < count; ++i) {
+    const Allowed& part = parts[i * stride];
+    if (part.id != kNothingLeft) best.add(part.top, part.id);
+  }
+  return best;
 }
 
 // A row of `count` scores; parts: [parts_of_vocabulary(count)], filled.

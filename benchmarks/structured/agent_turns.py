@@ -16,57 +16,51 @@ import asyncio
 import gzip
 import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))
-from rig import serving
+from rig import Goal, parser, report, say, server_flags, serving
 
 BLOCK = 16
 """Tokens: what a prefix may end short of."""
+COUNTED = ("turns", "first", "too long", "prompt", "due", "cached", "hits", "exactly")
+"""Turns, those that begin a run, runs that do not fit; tokens of prompts, those that had to be
+found and those that were; turns that found what they had to, to a block and to the token."""
 _KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
 
 
 def main() -> int:
-    """Replay, and print what was found. Returns 1 if a turn found less than it must."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
+    """Replay, and show what was found. Returns 1 if a turn found less than it must."""
+    options = _options()
+    with gzip.open(options.data, "rt", encoding="utf-8") as file:
+        runs = [run["traj"] for run in json.load(file)]
+    with serving(
+        *server_flags(options, "--served-model-name", "m", "--block-size", str(BLOCK))
+    ) as server:
+        count = asyncio.run(replay(server.address, runs, options.turns))
+    goals = [
+        Goal("turns", count["turns"], options.turns, at_least=True),
+        Goal(
+            "turns after the first that found all but their new messages",
+            count["hits"],
+            count["turns"] - count["first"],
+            at_least=True,
+        ),
+    ]
+    return report("octavo.agent-turns/2", options, [{name: count[name] for name in COUNTED}], goals)
+
+
+def _options() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument(
         "--data",
         type=Path,
         default=Path("../shared/data/agents/taubench_gpt4o_airline.json.gz"),
     )
-    parser.add_argument("--model", help="left out: the embedded default")
-    parser.add_argument("--turns", type=int, default=500)
-    parser.add_argument("--memory", default="1GiB", help="of KV")
-    parser.add_argument("--json", type=Path, help="write a record here")
-    options = parser.parse_args()
-
-    with gzip.open(options.data, "rt", encoding="utf-8") as file:
-        runs = [run["traj"] for run in json.load(file)]
-    flags = ["--served-model-name", "m", "--kv-cache-memory-bytes", options.memory]
-    flags += ["--block-size", str(BLOCK)]
-    if options.model is not None:
-        flags += ["--model", options.model]
-    started = time.monotonic()
-    with serving(*flags) as server:
-        count = asyncio.run(replay(server.address, runs, options.turns))
-    hits, later = count["hits"], count["turns"] - count["first"]
-    good = hits == later and count["turns"] == options.turns
-    say(
-        f"{count['turns']} turns of {count['first']} runs ({count['too long']} others were too "
-        f"long), {count['prompt']} prompt tokens, {count['cached']} found, {count['due']} had to be"
-    )
-    say(
-        f"{hits} of {later} turns after the first found all but their new messages"
-        f" ({count['exactly']} to the token): {'reached' if good else 'NOT REACHED'}, "
-        f"{time.monotonic() - started:.0f} s"
-    )
-    if options.json:
-        record = {"schema": "octavo.agent-turns/1", "model": options.model, "counts": count}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
-    return 0 if good else 1
+    made.add_argument("--turns", type=int, default=500)
+    return made.parse_args()
 
 
 async def replay(address: str, runs: list[list[dict[str, Any]]], turns: int) -> Counter[str]:
@@ -135,12 +129,6 @@ def tools_of(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         }
         for name, properties in sorted(seen.items())
     ]
-
-
-def say(text: str) -> None:
-    """Print a line."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

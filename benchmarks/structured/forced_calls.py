@@ -17,7 +17,6 @@ import asyncio
 import gzip
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import jsonschema_rs
 import openai
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))
-from rig import serving
+from rig import Goal, parser, report, say, server_flags, serving
 
 SETS = (
     "simple_python",
@@ -38,6 +37,7 @@ SETS = (
     "live_simple",
     "live_parallel",
 )
+COUNTED = ("tasks", "refused", "calls", "valid", "same")
 MAX_TEXT, MAX_ITEMS, MAX_NUMBER = 24, 3, 1_000_000
 _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 _PLAIN = ("type", "enum", "description", "format", "minItems", "maxItems", "minimum", "maximum")
@@ -54,42 +54,33 @@ class Task:
 
 
 def main() -> int:
-    """Ask, and print a table. Returns 1 if a call is not as it must be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/tools"))
-    parser.add_argument("--model", help="left out: the embedded default")
-    parser.add_argument("--each", type=int, default=0, help="tasks of each set; 0: all")
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--temperature", type=float, default=0.7)
-    parser.add_argument("--memory", default="1GiB", help="of KV")
-    parser.add_argument("--json", type=Path, help="write a record here")
-    options = parser.parse_args()
-
+    """Ask, and show a table. Returns 1 if a call is not as it must be."""
+    options = _options()
     if options.model is not None and not Path(options.model).exists():
         say(f"skipped: there is no {options.model}")
         return 0
-    started = time.monotonic()
-    flags = ["--served-model-name", "m", "--max-num-seqs", str(options.streams)]
-    flags += ["--kv-cache-memory-bytes", options.memory]
-    if options.model is not None:
-        flags += ["--model", options.model]
-    with serving(*flags) as server:
+    flags = ("--served-model-name", "m", "--max-num-seqs", str(options.streams))
+    with serving(*server_flags(options, *flags)) as server:
         counts = {name: asyncio.run(ask_all(server.address, name, options)) for name in SETS}
-    say(f"{'set':20} {'tasks':>6} {'refused':>8} {'calls':>6} {'valid':>6} {'same streamed':>14}")
-    for name, count in counts.items():
-        row = [count[part] for part in ("tasks", "refused", "calls", "valid", "same")]
-        say(f"{name:20} {row[0]:6} {row[1]:8} {row[2]:6} {row[3]:6} {row[4]:14}")
-    total = sum(counts.values(), Counter())
-    good = total["valid"] == total["calls"] and total["same"] == total["tasks"] - total["refused"]
-    say(
-        f"{'all':20} {total['tasks']:6} {total['refused']:8} {total['calls']:6} "
-        f"{total['valid']:6} {total['same']:14}  {'reached' if good else 'NOT REACHED'}, "
-        f"{time.monotonic() - started:.0f} s"
-    )
-    if options.json:
-        record = {"schema": "octavo.forced-calls/1", "model": options.model, "rows": counts}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
-    return 0 if good else 1
+    counts["all"] = total = sum(counts.values(), Counter())
+    rows = [
+        {"set": name, **{part: count[part] for part in COUNTED}} for name, count in counts.items()
+    ]
+    asked = total["tasks"] - total["refused"]
+    goals = [
+        Goal("calls that parse and fit", total["valid"], total["calls"], at_least=True),
+        Goal("answers that are the same streamed", total["same"], asked, at_least=True),
+    ]
+    return report("octavo.forced-calls/2", options, rows, goals)
+
+
+def _options() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument("--data", type=Path, default=Path("../shared/data/tools"))
+    made.add_argument("--each", type=int, default=0, help="tasks of each set; 0: all")
+    made.add_argument("--streams", type=int, default=32)
+    made.add_argument("--temperature", type=float, default=0.7)
+    return made.parse_args()
 
 
 async def ask_all(address: str, name: str, options: argparse.Namespace) -> Counter[str]:
@@ -217,12 +208,6 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
         case "any":
             made |= {"type": "string", "maxLength": MAX_TEXT}
     return made
-
-
-def say(text: str) -> None:
-    """Print a line."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,10 @@ does too. All answers have the same number of tokens: a schema asks for more tha
 go on beyond their end. No round's prompts begin like another's, so nothing is found in a cache.
 
     python benchmarks/structured/throughput.py --json docs/performance/records/structured.json
+
+On a GPU, a folder with config.json and tokenizer.json is enough, since weights may be made up:
+
+    python benchmarks/structured/throughput.py --model FOLDER --load-format dummy --requests 256
 """
 
 from __future__ import annotations
@@ -36,14 +40,23 @@ def main() -> int:
     made.add_argument("--requests", type=int, default=32, help="at once")
     made.add_argument("--prompt", type=int, default=40, help="words")
     made.add_argument("--output", type=int, default=128, help="tokens")
+    made.add_argument("--longest", type=int, help="tokens of a text; default: the model's context")
     made.add_argument("--rounds", type=int, default=7)
     made.add_argument("--backend", default="auto")
+    made.add_argument("--load-format", default="auto", help="dummy: with made-up weights")
     made.add_argument("--fresh", action="store_true", help="schemas that were never compiled")
     made.add_argument("--json", type=Path)
     options = made.parse_args()
 
     rows: list[dict[str, float]] = []
-    with LLM(options.model, backend=options.backend, max_num_seqs=options.requests) as llm:
+    with LLM(
+        options.model,
+        load_format=options.load_format,
+        backend=options.backend,
+        max_num_seqs=options.requests,
+        max_model_len=options.longest,
+    ) as llm:
+        llm.built.finish_start()
         for number in range(-1, options.rounds):  # the first one warms up
             for temperature in (0.0, 1.0):
                 row = compare(llm, options, number, temperature)

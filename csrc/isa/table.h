@@ -40,9 +40,9 @@ struct Table {
     Forward<Isa>(model, work, scratch, {}, member).score(begin, count, logits);
   }
 
-  static void survey(const Model& model, const Workspace& work, const Scratch& scratch, int begin,
-                     int count, Part* parts, Survey* found, ThreadPool::Member& member) {
-    Forward<Isa>(model, work, scratch, {}, member).survey(begin, count, parts, found);
+  static void survey(const Model& model, const Workspace& work, const Scratch& scratch,
+                     const SurveyedRows& asked, ThreadPool::Member& member) {
+    Forward<Isa>(model, work, scratch, {}, member).survey(asked);
   }
 
   static constexpr Kernels kernels(const char* name) {

@@ -83,6 +83,36 @@ void surveys() {
   }
 }
 
+void the_likeliest_of_what_a_mask_allows() {
+  std::mt19937 random(7);
+  for (int size : kSizes) {
+    for (int round = 0; round < 40; ++round) {
+      const std::vector<float> scores = random_scores(size, round, round % 2);
+      const unsigned share = std::vector<unsigned>{0, 3, 50, 97, 100}[round % 5];
+      std::vector<int32_t> mask((size + 31) / 32, 0);
+      int expected = kNothingLeft;
+      for (int i = 0; i < static_cast<int>(mask.size()) * 32; ++i) {
+        // What is beyond the vocabulary is allowed, and never comes.
+        const bool allowed = i >= size || random() % 100 < share;
+        mask[i / 32] |= static_cast<int32_t>(uint32_t{allowed} << i % 32);
+        if (allowed && i < size && (expected < 0 || scores[i] > scores[expected])) expected = i;
+      }
+      std::vector<Allowed> parts(parts_of_vocabulary(size));
+      for (int i = 0; i < static_cast<int>(parts.size()); ++i) {
+        const int first = i * kPart, count = std::min(kPart, size - first);
+        const Part part = survey_part<Isa>(scores.data() + first, count, first);
+        parts[i] = likeliest_allowed(part, scores.data() + first, count, first, mask.data() + first / 32);
+      }
+      const Allowed found = join_allowed(parts.data(), static_cast<int>(parts.size()), 1);
+      CHECK(found.id == expected);
+      CHECK(expected < 0 || found.top == scores[expected]);
+      SampleOptions options;
+      options.mask = mask.data();
+      CHECK(RowSampler(kernels(), size).sample(scores.data(), options, nullptr, nullptr).token == expected);
+    }
+  }
+}
+
 void broken_scores_are_counted() {
   for (int size : kSizes) {
     for (float bad : {NAN, INFINITY, -INFINITY}) {
@@ -187,6 +217,7 @@ int main() {
   first_equal_lane();
   exponentials();
   surveys();
+  the_likeliest_of_what_a_mask_allows();
   broken_scores_are_counted();
   the_published_numbers_of_philox();
   any_mix_of_options_gives_the_token_of_plain_sums();

@@ -188,6 +188,9 @@ class Engine:
 
     @property
     def block_bytes(self) -> int: ...
+    def touch_ahead(self, bytes: int) -> None:
+        """From now on, make so much memory behind the blocks in use ready before it is written."""
+
     def run(
         self,
         ids: NDArray[np.int32],
@@ -214,12 +217,15 @@ class Engine:
         """
 
     def find_likeliest(
-        self, first: int, count: int
+        self, first: int, count: int, of_row: NDArray[np.int32], masks: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int32]]:
         """Return the likeliest token after each of some sampled rows, and its log-probability.
 
-        Of equally likely tokens the lowest id. Last: how many logits of each row are not finite;
-        where there are any, the other numbers mean nothing.
+        of_row: [count]: which of the masks says what may come after a row, or -1: all may. masks:
+        [masks, ceil(vocab / 32)]: a bit for each token, lowest first; 0 bans it.
+        Of equally likely tokens the lowest id; -1 if none may come. The log-probability is that
+        before the mask. Last: how many logits of each row are not finite; where there are any, the
+        other numbers mean nothing.
         """
 
     def copy(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from octavo.cache_hints import Hint
+from octavo.chats import Chats, Reading, tool_use
 from octavo.contract.retention import Retention
 from octavo.contract.sampling import SamplingParams
-from octavo.engine.engine import Output
+from octavo.engine.checker import Checker, Checkup
+from octavo.engine.engine import Engine, Output
 from octavo.engine.thread import Accepted, EngineThread
 from octavo.errors import ConfigError
-from octavo.llm import LLM
+from octavo.llm import LLM, Messages
 from octavo.prompts import Prompt
 from octavo.results import RequestOutput
 from octavo.text.tokenizer import Tokenizer
 
 _Item: TypeAlias = Accepted | Output | Exception
+Found = TypeVar("Found")
 
 
 class AsyncLLM:
@@ -39,7 +43,9 @@ class AsyncLLM:
         if not isinstance(llm, LLM):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"AsyncLLM is made from an LLM, got {llm!r:.80}")
         self._llm = llm
-        self._thread = EngineThread(llm.hand_over())
+        engine = llm.hand_over()
+        self._checker = Checker(engine.loop)
+        self._thread = EngineThread(engine)
 
     async def generate(
         self,
@@ -50,7 +56,7 @@ class AsyncLLM:
         tenant: str | None = None,
         retention: Retention | Iterable[Retention] | None = None,
         cache_hint: Hint | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the answer so far, each time it has grown; the last one is `finished`.
 
         Leaving the loop early, or cancelling the task, aborts the request and frees its memory.
@@ -89,29 +95,82 @@ class AsyncLLM:
         finally:
             self._thread.abort(request.id)
 
+    async def chat(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Iterable[object] | None = None,
+        tool_choice: object = "auto",
+        parallel_tool_calls: bool = True,
+        tool_call_parser: str = "auto",
+        reasoning_parser: str = "auto",
+        priority: int = 0,
+        tenant: str | None = None,
+        retention: Retention | Iterable[Retention] | None = None,
+        cache_hint: Hint | None = None,
+        **template_variables: object,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield the answer to one conversation, as `generate` does.
+
+        What is certain of content, reasoning and calls stands in each output: none of it changes
+        any more. The options are those of `LLM.chat`, for one conversation.
+        """
+        chats = Chats(
+            self.get_tokenizer(),
+            tool_use(tools, tool_choice, parallel=parallel_tool_calls),
+            tool_call_parser=tool_call_parser,
+            reasoning_parser=reasoning_parser,
+        )
+        prompt = chats.prompt(
+            messages,
+            template_variables,
+            add_generation_prompt=add_generation_prompt and not continue_final_message,
+            continue_final_message=continue_final_message,
+        )
+        (params,) = chats.held(None if sampling_params is None else [sampling_params])
+        answers = self.generate(
+            prompt,
+            params,
+            priority=priority,
+            tenant=tenant,
+            retention=retention,
+            cache_hint=cache_hint,
+        )
+        reading: Reading | None = None
+        async with aclosing(answers):
+            async for result in answers:
+                reading = reading or chats.reading(0, result, params)
+                reading.read(result)
+                yield result
+
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self._llm.get_tokenizer()
 
     async def reset_prefix_cache(self) -> int:
         """Forget cached texts that no sequence uses; returns the number of blocks."""
-        counts: list[int] = []
-        await asyncio.to_thread(
-            self._thread.call, lambda engine: counts.append(engine.reset_prefix_cache())
-        )
-        return counts[0]
+        return await self._between_steps(Engine.reset_prefix_cache)
+
+    async def check(self) -> Checkup:
+        """Recompute every count of the KV memory, as `LLM.check` does."""
+        return await self._between_steps(lambda _: self._checker.check())
 
     async def unpin(self, name: str | None = None, *, tenant: str | None = None) -> int:
         """Let go of pins, as `LLM.unpin` does."""
-        counts: list[int] = []
-        await asyncio.to_thread(
-            self._thread.call, lambda engine: counts.append(engine.unpin(name, tenant))
-        )
-        return counts[0]
+        return await self._between_steps(lambda engine: engine.unpin(name, tenant))
 
     async def close(self) -> None:
         """Stop the engine; tasks that still wait get an error."""
         await asyncio.to_thread(self._thread.close)
+
+    async def _between_steps(self, ask: Callable[[Engine], Found]) -> Found:
+        """Ask the engine something in its own thread; returns what it says."""
+        found: list[Found] = []
+        await asyncio.to_thread(self._thread.call, lambda engine: found.append(ask(engine)))
+        return found[0]
 
     async def __aenter__(self) -> AsyncLLM:
         return self

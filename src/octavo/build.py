@@ -91,6 +91,8 @@ class Built:
     max_model_len: int
     longest_text: int
     """Tokens of prompt and answer that context and memory allow; a tenant's maximum may be less."""
+    long_prefill_tokens: int
+    """What a long prompt is given a step; 0: all of it."""
     hears_hints: bool
     """What requests say of the further use of their KV (`cache_hint`) changes anything."""
     deterministic_tiles: tuple[int, ...]
@@ -233,14 +235,13 @@ def build_engine(
     layout = executor.layout
     longest = _max_model_len(config, checkpoint.spec)
     num_blocks = num_blocks_of(config, checkpoint, executor, longest, report=report)
-    step_tokens = config.max_num_batched_tokens
     tenants = tenants_of(config, rule)
     cache, pool_tokens = build_cache(
         rule,
         layout,
         num_blocks,
         longest=longest,
-        step_tokens=step_tokens,
+        step_tokens=config.max_num_batched_tokens,
         policy=policy,
         partial_blocks=config.partial_blocks,
         tenants=tenants,
@@ -254,9 +255,9 @@ def build_engine(
     from octavo.engine.grammars import NoGrammars
     from octavo.sched.scheduler import Scheduler
 
-    scheduler = Scheduler(cache, order(), _limits(config, longest, pool_tokens))
+    scheduler = Scheduler(cache, order(), _limits(config, executor.device, longest, pool_tokens))
     engine = Engine(scheduler, cache, runner, tokenizer, depth=depth or executor.depth)
-    engine.loop.pooling = _pooling(config, checkpoint, runner)
+    engine.loop.pooling = _pooling(config, checkpoint)
     engine.loop.grammars = grammars or NoGrammars("this engine has no tokenizer: leave it out")
     if config.kv_cache_metrics:
         _follow_blocks(engine, cache, config.kv_cache_metrics_sample)
@@ -275,15 +276,16 @@ def build_engine(
         num_blocks=num_blocks,
         max_model_len=longest,
         longest_text=min(longest, pool_tokens),
+        long_prefill_tokens=config.long_prefill_tokens(executor.device),
         hears_hints=rule.tokens is None and hears_hints(policy()),
         deterministic_tiles=tiles,
     )
 
 
-def _pooling(config: EngineConfig, checkpoint: Checkpoint, runner: ModelRunner) -> HowPooled | None:
+def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> HowPooled | None:
     from octavo.executors.pooling import choose_pooling
 
-    return choose_pooling(config, checkpoint, runner)
+    return choose_pooling(config, checkpoint)
 
 
 def _grammars(config: EngineConfig, checkpoint: Checkpoint) -> GrammarCompiler | None:
@@ -416,7 +418,7 @@ def build_cache(
     return regions, regions.longest
 
 
-def _limits(config: EngineConfig, longest: int, pool_tokens: int) -> Limits:
+def _limits(config: EngineConfig, device: str, longest: int, pool_tokens: int) -> Limits:
     from octavo.sched.limits import Limits
 
     return Limits(
@@ -424,7 +426,7 @@ def _limits(config: EngineConfig, longest: int, pool_tokens: int) -> Limits:
         config.max_num_batched_tokens,
         longest,
         pool_tokens,
-        long_prefill_tokens=config.long_prefill_token_threshold,
+        long_prefill_tokens=config.long_prefill_tokens(device),
         max_long_prefills=config.max_long_partial_prefills,
     )
 

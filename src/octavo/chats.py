@@ -15,7 +15,7 @@ from octavo.prompts import Prompt, several
 from octavo.results import CompletionOutput, RequestOutput
 from octavo.text.conversation import AUTOMATIC, Tool, ToolCall, ToolChoice, Turn
 from octavo.text.formats.reading import Formats, ToolUse
-from octavo.text.parsing import CallPiece
+from octavo.text.parsing import AnswerParser, CallPiece, Parsed
 from octavo.text.template import up_to_message
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.unicode import check_unicode
@@ -98,28 +98,77 @@ class Chats:
 
     def read(self, results: list[RequestOutput], params: list[SamplingParams]) -> None:
         """Tell reasoning and calls of all answers from what else they say."""
-        shown = self._formats.shown(self._use)
-        for text, result, given in zip(self._texts, results, params, strict=True):
-            parsers = self._formats.parsers(self._use, text, result.request_id)
-            for output in result.outputs:
-                output.content = output.text
-                if parsers is None:
-                    continue
-                said = self._respelled(output, given, shown) if shown else output.text
-                parser = parsers()
-                parts = (parser.push(said), parser.finish())
-                output.content = "".join(part.content for part in parts)
-                output.reasoning = "".join(part.reasoning for part in parts) or None
-                output.tool_calls = _whole([call for part in parts for call in part.calls])
+        for number, (result, given) in enumerate(zip(results, params, strict=True)):
+            self.reading(number, result, given).read(result)
 
-    def _respelled(
-        self, output: CompletionOutput, params: SamplingParams, shown: frozenset[int]
-    ) -> str:
-        """Return the text of an answer with the special tokens that parsers must see."""
-        text = AnswerText(self._tokenizer, params, shown=shown)
-        by_token = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
-        finish = FinishReason.STOP if by_token else FinishReason.LENGTH
-        return text.push(Update("", output.index, tuple(output.token_ids), finish=finish))
+    def reading(self, number: int, result: RequestOutput, params: SamplingParams) -> Reading:
+        """Return what reads the answers to one of the conversations, as they come."""
+        parsers = self._formats.parsers(self._use, self._texts[number], result.request_id)
+        shown = self._formats.shown(self._use)
+
+        def text() -> AnswerText | None:
+            return AnswerText(self._tokenizer, params, shown=shown) if shown else None
+
+        return Reading(
+            [None if parsers is None else _Answer(parsers(), text()) for _ in result.outputs]
+        )
+
+
+class Reading:
+    """Tells reasoning and calls of the answers to one conversation from what else they say.
+
+    answers: what reads each; None: all of it is content.
+    """
+
+    def __init__(self, answers: list[_Answer | None]) -> None:
+        self._answers = answers
+
+    def read(self, result: RequestOutput) -> None:
+        """Complete a result that has grown since the last time, or another one that goes on."""
+        for output, answer in zip(result.outputs, self._answers, strict=True):
+            if answer is None:
+                output.content = output.text
+            else:
+                answer.read(output)
+
+
+class _Answer:
+    """Reads one answer. text: spells it with special tokens that the parser must see, if any."""
+
+    def __init__(self, parser: AnswerParser, text: AnswerText | None) -> None:
+        self._parser = parser
+        self._text = text
+        self._known = 0
+        """Tokens that have been spelled; without `text`, characters that have been read."""
+        self._ended = False
+        self._parts: list[Parsed] = []
+
+    def read(self, output: CompletionOutput) -> None:
+        said = self._new(output)
+        if said:
+            self._parts.append(self._parser.push(said))
+        if output.finish_reason is not None and not self._ended:
+            self._ended = True
+            self._parts.append(self._parser.finish())
+        output.content = "".join(part.content for part in self._parts)
+        output.reasoning = "".join(part.reasoning for part in self._parts) or None
+        output.tool_calls = _whole([call for part in self._parts for call in part.calls])
+
+    def _new(self, output: CompletionOutput) -> str:
+        """Return the text that has come since the last time."""
+        known = self._known
+        if self._text is None:
+            self._known = len(output.text)
+            return output.text[known:]
+        if self._ended:
+            return ""
+        self._known = len(output.token_ids)
+        finish = None
+        if output.finish_reason is not None:
+            by_token = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
+            finish = FinishReason.STOP if by_token else FinishReason.LENGTH
+        tokens = tuple(output.token_ids[known:])
+        return self._text.push(Update("", output.index, tokens, finish=finish))
 
 
 def tool_use(tools: object, choice: object, *, parallel: bool) -> ToolUse:

@@ -19,19 +19,23 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 CPU_ARITHMETICS = ("int8", "bf16", "float32")
 MOST_THREADS = 1024
+LONG_PREFILL_ON_CPU, LONG_PREFILL_ON_GPU = 128, 512
+"""Tokens of a long prompt in a step, so that it keeps others waiting for some tenths of a second at
+most: docs/performance/serving.md."""
 _SWITCHES = ("partial_blocks", "kv_cache_metrics", "enforce_eager", "deterministic", "offline")
 _REQUIRED = (
     "block_size",
     "max_num_seqs",
     "max_num_batched_tokens",
-    "long_prefill_token_threshold",
     "max_long_partial_prefills",
     "seed",
     "give_way_ms",
+    "touch_ahead_mb",
 )
 
 
 _MOST_MS = 1000
+_MOST_MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +75,9 @@ class EngineConfig:
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
     """Tokens computed in one step, all sequences together."""
-    long_prefill_token_threshold: int = 0
-    """A prompt with more tokens to compute than this is given so many a step; 0: none is long."""
+    long_prefill_token_threshold: int | None = 0
+    """A prompt with more tokens to compute than this is given so many a step; 0: none is long.
+    None, the server's default: as `long_prefill_tokens` says for the device."""
     max_long_partial_prefills: int = 2
     """Long prompts that are given tokens in one step; shorter ones pass the others."""
     max_model_len: int | None = None
@@ -116,6 +121,10 @@ class EngineConfig:
     give_way_ms: int = 0
     """Of the backend cpu: for so long after a step begins, its threads let others have their
     cores, who may have been given that step's predecessor to tell of. `octavo serve` says 5."""
+    touch_ahead_mb: int = 0
+    """Of the backend cpu: so much KV memory behind the blocks in use is taken from the system
+    before it is written, so that no step waits for it; 0: when it is written. `octavo serve` says
+    256."""
     enforce_eager: bool = False
     """On a GPU: start every kernel by itself, without captured graphs. Slower; less memory."""
     deterministic: bool = False
@@ -165,6 +174,12 @@ class EngineConfig:
         self._settle_utilization()
         self._settle_count("seed", least=-(2**63))
         self._settle_record()
+
+    def long_prefill_tokens(self, device: str) -> int:
+        """Return what a long prompt is given a step on a device (cpu, cuda:0, …); 0: all of it."""
+        if self.long_prefill_token_threshold is not None:
+            return self.long_prefill_token_threshold
+        return LONG_PREFILL_ON_CPU if device == "cpu" else LONG_PREFILL_ON_GPU
 
     def _settle_count(self, name: str, *, least: int) -> None:
         """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""
@@ -250,6 +265,11 @@ class EngineConfig:
         self._settle_count("give_way_ms", least=0)
         if self.give_way_ms > _MOST_MS:
             raise ConfigError(f"give_way_ms must be at most {_MOST_MS}, got {self.give_way_ms}")
+        self._settle_count("touch_ahead_mb", least=0)
+        if self.touch_ahead_mb > _MOST_MB:
+            raise ConfigError(
+                f"touch_ahead_mb must be at most {_MOST_MB}, got {self.touch_ahead_mb}"
+            )
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ConfigError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
 

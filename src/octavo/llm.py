@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from octavo.contract.request import Request
     from octavo.contract.sampling import SamplingParams
     from octavo.embeddings import EmbeddingOutput
+    from octavo.engine.checker import Checker, Checkup
     from octavo.engine.engine import Engine
     from octavo.progress import Progress
     from octavo.prompts import Prompt, Retentions, Tenants
@@ -112,6 +113,7 @@ class LLM:
         self._engine: Engine = self._built.engine
         self._runs: dict[str, Run] = {}
         self._lock, self._thread = threading.RLock(), 0  # who is being answered, in runs
+        self._checker: Checker | None = None
         self.requests = request_builder(self._built, self.config, report or _to_stderr)
 
     def generate(
@@ -356,6 +358,19 @@ class LLM:
         with self._lock:
             self._check_usable()
             return self._engine.reset_prefix_cache()
+
+    def check(self) -> Checkup:
+        """Recompute every count of the KV memory, and set right what is wrong.
+
+        Suspect blocks are used no more then, cached texts are forgotten, and running requests
+        compute theirs again. Raises Corrupted if that does not help.
+        """
+        from octavo.engine.checker import Checker
+
+        with self._lock:
+            self._check_usable()
+            self._checker = self._checker or Checker(self._engine.loop)
+            return self._checker.check()
 
     def unpin(self, name: str | None = None, *, tenant: str | None = None) -> int:
         """Let go of what `Retention(pin=name)` keeps; None: of every name, or of every tenant.

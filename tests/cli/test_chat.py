@@ -78,12 +78,16 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(smollm2_path):
     command += ["--max-tokens", "2000", "--temperature", "0"]
     pid, terminal = pty.fork()
     if pid == 0:
+        # Where the tests run in a shell's background, Ctrl-C is ignored from the start.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execv(sys.executable, command)
     seen = read_until(terminal, lambda text: text.endswith(b"> "), 60)
     os.write(terminal, b"Tell me a very long story about the sea.\n")
     seen = read_until(terminal, lambda text: len(text.partition(b"sea.\r\n")[2]) > 20, 90)
     os.write(terminal, b"\x03")
     seen = read_until(terminal, lambda text: text.endswith(b"> "), 60)
+    assert b"^C" in seen
+    assert len(seen) < 1000, "2,000 tokens are several thousand characters"
     os.write(terminal, b"/exit\n")
     deadline = time.monotonic() + 30
     while (status := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:

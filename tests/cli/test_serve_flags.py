@@ -273,8 +273,8 @@ def test_every_flag_of_the_engine_that_works_is_one_of_its_settings():
     assert works.keys() - known == elsewhere
     for name in works.keys() & known:
         default = getattr(EngineConfig(), name.replace("-", "_"))
-        # A server has requests that must not wait for a long one, and tokens to send.
-        expected = {"long-prefill-token-threshold": 512, "give-way-ms": 5}.get(name, default)
+        # A server has tokens to send, and long prompts are cut as suits its device.
+        expected = {"give-way-ms": 5, "touch-ahead-mb": 256}.get(name, default)
         assert (works[name].default or None) == (expected or None), name
 
 

@@ -51,6 +51,21 @@ def test_the_engine_gets_its_settings():
     assert not notes
 
 
+@pytest.mark.parametrize(
+    ("flags", "on_cpu", "on_gpu"),
+    [
+        ({}, 128, 512),
+        ({"long_prefill_token_threshold": "300"}, 300, 300),
+        ({"long_prefill_token_threshold": "0"}, 0, 0),
+    ],
+)
+def test_a_long_prompt_gets_what_suits_the_device_unless_told(flags, on_cpu, on_gpu):
+    config, _ = config_of(**flags)
+
+    assert config.long_prefill_tokens("cpu") == on_cpu
+    assert config.long_prefill_tokens("cuda:1") == on_gpu
+
+
 def test_tokens_that_sglang_asks_for_are_blocks():
     config, _ = config_of(max_total_tokens="1001", block_size="16")
 

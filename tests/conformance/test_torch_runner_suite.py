@@ -7,6 +7,7 @@ import pytest
 from octavo.executors.torch import attention_backends
 from octavo.testing.bound_suite import check_bound_runner
 from octavo.testing.conformance import check_runner
+from octavo.testing.pooled_suite import check_pooled_runner
 from octavo.testing.tiny import hand_for, tiny_decoder
 
 BACKENDS = attention_backends()
@@ -53,3 +54,13 @@ def test_texts_that_a_grammar_binds_keep_their_form():
         return hand_for(decoder, num_blocks=16, block_size=4, matchers=matchers).runner
 
     check_bound_runner(make, vocab_size=decoder.spec.vocab_size)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_prompts_that_are_embedded(deterministic):
+    decoder = tiny_decoder()
+
+    def make():
+        return hand_for(decoder, num_blocks=16, block_size=4, deterministic=deterministic).runner
+
+    check_pooled_runner(make, close=0 if deterministic else 1e-5)

@@ -226,4 +226,19 @@ def test_the_likeliest_of_rows_that_were_not_sampled_are_refused(model_of, first
     engine = build(model_of())
 
     with pytest.raises(ValueError, match="the last step sampled 0 rows"):
-        engine.find_likeliest(first, count)
+        engine.find_likeliest(first, count, ints(), np.zeros((0, 3), dtype=np.int32))
+
+
+@pytest.mark.parametrize(
+    ("of_row", "masks", "message"),
+    [
+        ([0], 1, "of_row has shape"),
+        ([], 0, "masks has shape"),
+        ([], 4, "masks has shape"),
+    ],
+)
+def test_masks_of_another_shape_are_refused(model_of, of_row, masks, message):
+    engine = build(model_of())
+
+    with pytest.raises(ValueError, match=message):
+        engine.find_likeliest(0, 0, ints(*of_row), np.zeros((1, masks), dtype=np.int32))

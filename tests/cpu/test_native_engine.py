@@ -19,6 +19,7 @@ from octavo.contract.sampling import SamplingParams
 from octavo.models.checkpoint import open_checkpoint
 from octavo.testing.bound_suite import check_bound_runner
 from octavo.testing.conformance import check_runner
+from octavo.testing.pooled_suite import check_pooled_runner
 from octavo.testing.tiny import GREEDY, tiny_spec
 from tiny_families import FAMILIES, ROPES, make_model, reference_logits
 
@@ -298,6 +299,15 @@ def test_texts_that_a_grammar_binds_keep_their_form():
         return native_hand(weights, num_blocks=16, threads=2, matchers=matchers).runner
 
     check_bound_runner(make, vocab_size=weights.spec.vocab_size, block_size=BLOCK)
+
+
+def test_vectors_have_the_same_bits_in_any_pieces_and_company():
+    weights = StoredRandomWeights(tiny_spec())
+
+    def make():
+        return native_hand(weights, num_blocks=16, threads=2).runner
+
+    check_pooled_runner(make, block_size=BLOCK, close=0)
 
 
 POISON = 95

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from octavo import LLM, AsyncLLM, SamplingParams, cpu
-from octavo.build import choose_executor
+from octavo.build import build_engine, choose_executor
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.executors.native import choose_native
 from octavo.models.checkpoint import open_checkpoint
 from tiny_families import make_model
@@ -161,3 +163,34 @@ def test_a_serving_engine_without_requests_uses_no_time(tiny_gguf):
             return cpu_share()
 
     assert asyncio.run(serve()) < 0.01
+
+
+# ── memory that is made ready ─────────────────────────────────────────────────────────────
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="this system has no /proc")
+def test_kv_memory_is_made_ready_before_it_is_written_if_that_is_asked_for(tiny_gguf):
+    options = {"model": str(tiny_gguf), "kv_cache_memory_bytes": 512 << 20, "threads": 1}
+    lazy = build_engine(EngineConfig(**options), report=print).engine
+    before = resident()
+    asked = EngineConfig(**options, touch_ahead_mb=128)
+    ready = build_engine(asked, report=print).engine
+    deadline = time.monotonic() + 60
+    while resident() < before + (128 << 20):
+        assert time.monotonic() < deadline, f"{resident() - before} bytes more"
+        time.sleep(0.01)
+    time.sleep(0.1)
+
+    assert resident() < before + (128 + 64 << 20)
+    lazy.close()
+    ready.close()
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**20 + 1, 1.5])
+def test_an_amount_to_be_made_ready_that_is_none_is_refused(wrong):
+    with pytest.raises(ConfigError, match="touch_ahead_mb"):
+        EngineConfig(touch_ahead_mb=wrong)

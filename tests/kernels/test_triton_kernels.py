@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -13,6 +14,7 @@ from octavo.kernels.triton.gate import gate
 from octavo.kernels.triton.likeliest import Likeliest, find_likeliest
 from octavo.kernels.triton.matmul import multiply
 from octavo.kernels.triton.norm import add_rms_norm
+from octavo.kernels.triton.pool import add_rows
 from octavo.kernels.triton.rotary import HeadArithmetic, rotate_and_write
 from octavo.kernels.triton.row import multiply_row
 
@@ -192,6 +194,30 @@ def test_pending_tokens_are_those_that_were_chosen_last(device):
     newest = torch.tensor([40, 41, 42], dtype=torch.int32, device=device)
 
     assert settle_tokens(tokens, newest).tolist() == [5, 40, 9, 42]
+
+
+# ── sums ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("width", [64, 100])
+def test_means_are_those_of_rows_added_in_order_whatever_their_pieces(device, precision, width):
+    rows = numbers(40, width, dtype=precision[0], device=device) * 100
+    totals = torch.full((3, width), float("nan"), dtype=torch.float64, device=device)
+
+    def add(*pools, told):
+        table = torch.tensor(pools, dtype=torch.int32, device=device)
+        return add_rows(rows, table, totals, told)
+
+    # First row, rows, how many came before, place of the total.
+    whole = add((3, 21, 0, -1), (30, 1, 0, -1), told=2)
+    assert add((3, 1, 0, 2), (30, 4, 0, 0), told=0).shape == (0, width)
+    add((4, 12, 1, 2), told=0)
+    (pieces,) = add((16, 8, 13, 2), (0, 9, 4, 0), told=1)
+
+    expected = np.add.accumulate(rows[3:24].double().cpu().numpy())[-1] / 21
+    assert torch.equal(whole[0].cpu(), torch.from_numpy(expected).float())
+    assert torch.equal(whole[1], rows[30].float())
+    assert torch.equal(pieces, whole[0])
 
 
 # ── products ──────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 
@@ -14,6 +15,9 @@ from tiny_families import make_model, words
 
 TOLERANCE = 2e-5
 """Of vectors of length 1, float32 arithmetic."""
+TRITON = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
 
 
 def reference(model, ids, how):
@@ -45,10 +49,11 @@ def opened(path, how, **options):
     [
         ("smollm", "cpu"),
         ("smollm", "reference"),
+        pytest.param("smollm", "triton", marks=[pytest.mark.slow, TRITON]),
         *(
-            pytest.param(family, backend, marks=pytest.mark.slow)
+            pytest.param(family, backend, marks=[pytest.mark.slow, *marks])
             for family in ("qwen3", "gemma3", "mixtral")
-            for backend in ("cpu", "reference")
+            for backend, *marks in (("cpu",), ("reference",), ("triton", TRITON))
         ),
     ],
 )
@@ -62,7 +67,9 @@ def test_vectors_are_those_of_transformers(family, backend, tmp_path, tiny_folde
 
         for output, ids in zip(found, prompts, strict=True):
             assert np.abs(np.array(output.embedding) - reference(model, ids, how)).max() < TOLERANCE
-        assert again[0].embedding == found[-1].embedding
+        # Unless it is strict, the bits of a GPU's runner depend on a prompt's pieces.
+        close = 0 if backend != "triton" else TOLERANCE
+        assert again[0].embedding == pytest.approx(found[-1].embedding, rel=0, abs=close)
         assert (again[0].num_cached_tokens > 0) == (how == "last")
 
 

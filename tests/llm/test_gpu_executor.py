@@ -72,6 +72,39 @@ def test_every_option_answers_as_the_reference_does(tiny_gguf, expected, blocks)
         assert likelihoods(ours.prompt_logprobs) == pytest.approx(values, abs=1e-3)
 
 
+LONG = [f"text {i} that is long enough for several pieces" for i in range(4)]
+
+
+def embed(path, how, **settings):
+    """Embed prompts while texts are written; returns vectors, the texts' tokens, preemptions."""
+    texts = [prompt for prompt, _ in PROMPTS[:3]]
+    with LLM(str(path), pooling=how, **SETTINGS, **settings) as llm:
+        stream = llm.stream(texts, SamplingParams(**GREEDY | {"max_tokens": 12}))
+        pieces = [next(stream)]
+        vectors = [one.embedding for one in llm.embed([*LONG, "a short one"])]
+        pieces += stream
+        preempted = llm._engine.stats.preemptions
+    tokens = {}
+    for piece in pieces:
+        tokens.setdefault(piece.request_id, []).extend(piece.token_ids)
+    return vectors, list(tokens.values()), preempted
+
+
+@pytest.mark.parametrize("how", ["mean", pytest.param("last", marks=pytest.mark.slow)])
+def test_prompts_are_embedded_beside_texts_with_too_little_memory_for_all(tiny_gguf, how):
+    enough = {"kv_cache_memory_bytes": 8 << 20}
+    expected, texts, _ = embed(tiny_gguf, how, backend="reference", device="cpu", **enough)
+    with LLM(str(tiny_gguf), backend="reference", device="cpu", **SETTINGS) as llm:
+        block = llm.built.layout.block_bytes
+
+    got, ours, preempted = embed(tiny_gguf, how, backend="triton", kv_cache_memory_bytes=24 * block)
+
+    assert preempted > 0, "nothing was put back"
+    assert ours == texts
+    for one, other in zip(got, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
 def test_an_aborted_request_leaves_the_others_alone(tiny_gguf, expected):
     with LLM(str(tiny_gguf), backend="triton", kv_cache_memory_bytes=8 << 20, **SETTINGS) as llm:
         stream = llm.stream(["one that ends early", PROMPTS[0][0]], SamplingParams(**GREEDY))

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import threading
 
 import pytest
 
+from held_forms import JSON, NUMBER, PROMPT, assert_fits, texts
 from octavo import LLM, AsyncLLM, ConfigError, RequestError, SamplingParams, StructuredOutputs
 from octavo.text.grammars.compiler import GrammarCompiler
-
-PROMPT = "The quick brown fox jumps over the lazy dog"
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 6},
-        "tags": {"type": "array", "items": {"enum": ["the", "fox"]}, "maxItems": 2},
-    },
-    "required": ["name", "tags"],
-    "additionalProperties": False,
-}
-JSON = StructuredOutputs(json=SCHEMA, disable_any_whitespace=True)
-NUMBER = StructuredOutputs(regex="[0-9]{3}(-[0-9]{4}){2}")
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +21,6 @@ def llm(tiny_gguf):
 
 def held(form=JSON, **options):
     return SamplingParams(**{"max_tokens": 120, "seed": 7} | options, structured_outputs=form)
-
-
-def texts(results):
-    return [one.text for result in results for one in result.outputs]
-
-
-def assert_fits(text):
-    value = json.loads(text)
-    assert list(value) == ["name", "tags"]
-    assert len(value["name"]) <= 6
-    assert set(value["tags"]) <= {"the", "fox"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +67,7 @@ def test_an_answer_is_the_same_alone_in_company_and_after_a_prefix_hit(llm):
 
     assert again[0].num_cached_tokens > 0
     assert texts(mixed)[:1] == texts(again) == alone
-    assert re.fullmatch(NUMBER.regex, texts(mixed)[2])
+    assert_fits(texts(mixed)[2], NUMBER)
 
 
 def test_a_text_that_had_to_give_way_is_what_it_would_have_been(tiny_gguf, llm):
@@ -131,10 +107,34 @@ def test_options_that_leave_no_token_say_so_by_name_and_harm_nobody_else(llm):
     assert_fits(other.outputs[0].text)
 
 
-def test_more_tokens_than_the_form_has_are_refused_by_name(llm):
-    (refused,) = llm.generate(PROMPT, held(StructuredOutputs(choice=["ab"]), min_tokens=20))
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0}, {"logit_bias": {1: -100.0, 2: -100.0}}]
+)
+def test_a_complete_form_ends_the_answer_however_many_tokens_are_wanted(llm, options):
+    forms = [StructuredOutputs(choice=["ab"]), JSON, NUMBER]
+    results = llm.generate([PROMPT] * 3, [held(form, min_tokens=110, **options) for form in forms])
 
-    assert "structured_outputs and min_tokens" in refused.outputs[0].stop_reason
+    assert [one.outputs[0].finish_reason for one in results] == ["stop"] * 3
+    word, value, number = texts(results)
+    assert word == "ab"
+    assert_fits(value)
+    assert_fits(number, NUMBER)
+
+
+def test_a_form_that_can_go_on_has_as_many_tokens_as_are_wanted(llm):
+    form = StructuredOutputs(regex="[a-z]+")
+    (result,) = llm.generate(PROMPT, held(form, min_tokens=25, logit_bias={2: 100.0}))
+
+    assert result.outputs[0].finish_reason == "stop"
+    assert len(result.outputs[0].token_ids) == 26
+
+
+def test_beams_of_a_complete_form_end(llm):
+    form = StructuredOutputs(choice=["abc", "xyz", "the"])
+    search = {"use_beam_search": True, "beam_width": 3, "min_tokens": 50}
+    (result,) = llm.generate(PROMPT, held(form, seed=None, **search))
+
+    assert sorted(texts([result])) == ["abc", "the", "xyz"]
 
 
 def test_a_form_that_cannot_be_compiled_is_refused_before_anything_runs(llm):
@@ -173,7 +173,7 @@ def test_tasks_share_an_engine_with_forms_of_their_own(tiny_gguf):
     first, number, other = asyncio.run(everybody())
 
     assert_fits(first)
-    assert re.fullmatch(NUMBER.regex, number)
+    assert_fits(number, NUMBER)
     assert_fits(other)
 
 

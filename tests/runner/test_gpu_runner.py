@@ -5,20 +5,23 @@ On a GPU if there is one, and in Triton's interpreter otherwise.
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'octavo[gpu]'")
 
-from octavo.contract.batch import Batch
+from octavo.contract.batch import Batch, Pool
 from octavo.contract.model import ExpertSpec
 from octavo.testing.bound_suite import check_bound_runner
 from octavo.testing.conformance import check_runner
 from octavo.testing.gpu import gpu_hand
+from octavo.testing.pooled_suite import check_pooled_runner
 from octavo.testing.tiny import hand_for, tiny_decoder, tiny_spec
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ON_GPU = pytest.mark.skipif(DEVICE == "cpu", reason="graphs need a GPU")
+ON_GPU = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU, or takes long without")
 GRAPHS = [False, pytest.param(True, marks=ON_GPU)]
 KINDS = {
     "llama": {"tied_embeddings": False, "qkv_bias": True},
@@ -92,6 +95,42 @@ def test_texts_that_a_grammar_binds_keep_their_form(graphs):
         return hand.runner
 
     check_bound_runner(make, vocab_size=decoder.spec.vocab_size)
+
+
+def vectors(hand):
+    """Prompts to be embedded, in chunks and beside a text that is being written."""
+    hand.start(9, words(5, seed=9))
+    hand.run(hand.slice(9, 5))
+    for seq, how in enumerate(("mean", "last", "mean")):
+        hand.start(seq, words(LENGTH, seed=seq))
+        ends = [11, 1, LENGTH - 12] if seq < 2 else [LENGTH]
+        for number, count in enumerate(ends, 1):
+            last = number == len(ends)
+            pool = Pool(how, last) if last or how == "mean" else None
+            piece = msgspec.structs.replace(hand.slice(seq, count), samples=(), pool=pool)
+            result = hand.run(piece, hand.slice(9, 1))
+            assert set(result.pooled) == ({seq} if last else set())
+        yield np.frombuffer(result.pooled[seq], dtype="<f4")
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+@pytest.mark.parametrize("kind", [KINDS["llama"], KINDS["gemma"]], ids=["llama", "gemma"])
+def test_vectors_are_those_of_the_reference(kind, graphs):
+    decoder = tiny_decoder(tiny_spec(**kind), seed=1, device=DEVICE)
+    expected, got = hand_for(decoder, block_size=8), gpu_hand(decoder, block_size=8, graphs=graphs)
+
+    for ours, theirs in zip(vectors(got), vectors(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4, rtol=2e-4)
+    assert got.texts == expected.texts
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+@pytest.mark.parametrize("exact", [pytest.param(False, marks=ON_GPU), True])
+def test_prompts_that_are_embedded(graphs, exact):
+    decoder = tiny_decoder(device=DEVICE)
+    options = {"num_blocks": 16, "block_size": 4, "graphs": graphs, "exact": exact}
+
+    check_pooled_runner(lambda: gpu_hand(decoder, **options).runner, close=0 if exact else 1e-5)
 
 
 def test_a_step_that_fails_is_reported_and_leaves_the_runner_usable():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.contract.batch import BANNED, Sample
+from octavo.contract.batch import Sample
 from octavo.contract.sampling import SamplingParams
 from octavo.contract.structured import StructuredOutputs
 from octavo.runner.masks import allowed_by, mask_words
@@ -25,9 +25,11 @@ def mask_of(allowed):
 
 
 def answer(mask, seed=0, logits=None, **options):
-    candidates = options.pop("candidates", 0)
+    asked = {
+        name: options.pop(name) for name in ("candidates", "ends", "bad_words") & options.keys()
+    }
     params = SamplingParams(max_tokens=None, structured_outputs=FORM, **options)
-    one = Sample(0, seed, params, candidates=candidates)
+    one = Sample(0, seed, params, **asked)
     row = np.zeros((1, VOCAB), dtype=np.float32) if logits is None else logits
     (found,) = sample(row, [one], [3], None, [mask])
     return found
@@ -74,8 +76,33 @@ def test_a_grammar_and_allowed_tokens_that_share_none_refuse_the_sample_by_both_
     refused = answer(mask_of({1}), allowed_token_ids=[2])
 
     assert isinstance(refused, Refused)
-    assert refused.reason.startswith(BANNED)
+    assert refused.reason.startswith("every token is banned for output token 4")
     assert "structured_outputs and allowed_token_ids" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("allowed", "options", "left"),
+    [
+        ({1, 2}, {}, {1, 2}),
+        ({1, 2, 7}, {}, {7}),
+        ({1, 7}, {"bad_words": ((7,),)}, {1}),
+        ({1, 2, 7}, {"allowed_token_ids": [2, 9]}, {2}),
+        ({1, 2, 7, 9}, {"allowed_token_ids": [2, 9]}, {9}),
+    ],
+    ids=["ends alone", "more than ends", "a bad word", "allowed ends", "allowed more"],
+)
+def test_an_end_comes_early_only_where_the_form_and_the_rest_let_nothing_else_come(
+    allowed, options, left
+):
+    found = answer(mask_of(allowed), ends=(1, 2, VOCAB + 5), min_tokens=9, candidates=9, **options)
+
+    assert set(found.tokens) == left
+
+
+def test_a_form_that_other_options_leave_nothing_is_refused_without_a_word_of_min_tokens():
+    refused = answer(mask_of({7}), ends=(1,), min_tokens=9, bad_words=((7,),))
+
+    assert "by structured_outputs and bad_words:" in refused.reason
 
 
 def test_a_sample_that_a_grammar_binds_is_never_chosen_without_its_mask():

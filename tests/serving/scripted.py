@@ -8,6 +8,7 @@ import time
 
 from tiny_served import VOCABULARY
 
+from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Update
 from octavo.server.parts import Parts, ServedModel
 from octavo.server.settings import ServerSettings
@@ -61,7 +62,12 @@ class ScriptedCore(NearCore):
                 await self.go.wait()
             await asyncio.sleep(0)
             finish = self.finish_as if last else None
-            update = Update(request.id, 0, (token,), finish=finish, cached_tokens=2)
+            scores = ()
+            if request.sampling.logprobs is not None:
+                scores = (Logprobs((token, END), (-place / 8, -9.0), (1, 2)),)
+            update = Update(
+                request.id, 0, (token,), finish=finish, cached_tokens=2, logprobs=scores
+            )
             listener.take_in(update, time.monotonic())
 
 

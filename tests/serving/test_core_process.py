@@ -234,6 +234,36 @@ def test_a_runner_that_fails_ends_the_engine_with_its_own_words():
     assert any("Traceback" in line for line in said), "its stderr is forwarded"
 
 
+def test_an_engine_whose_stderr_cannot_be_read_goes_on_and_that_is_told(monkeypatch):
+    class Unreadable:
+        def __init__(self, stream):
+            self._stream = stream
+
+        def __iter__(self):
+            raise OSError(errno.EIO, "Input/output error")
+
+        def __enter__(self):
+            return self._stream.__enter__() and self
+
+        def __exit__(self, *error):
+            self._stream.__exit__(*error)
+
+    def start(*arguments, real=subprocess.Popen, **options):
+        process = real(*arguments, **options)
+        process.stderr = Unreadable(process.stderr)
+        return process
+
+    async def test(core):
+        heard = ask(core)
+        await heard.ended.wait()
+        assert len(heard.tokens()) == 8
+        assert core.restarts == 0
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    said = with_core(test, FakeCore())
+    assert any("stderr is read no more: OSError: [Errno 5]" in line for line in said)
+
+
 def test_an_engine_that_dies_again_and_again_is_given_up_where_that_is_asked_for():
     async def test(core):
         for number in range(3):

@@ -53,6 +53,8 @@ def test_it_answers_at_a_socket_and_ends_without_leaving_anything(tiny_gguf, tmp
             assert status == 200
             assert info["ignored"].keys() == {"--swap-space"}
             assert info["engine"]["settings"]["seed"] == 5
+            share = 128 if info["engine"]["device"] == "cpu" else 512
+            assert info["engine"]["long_prefill_token_threshold"] == share
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert engine

@@ -208,6 +208,44 @@ def test_a_server_whose_engine_is_given_up_answers_who_waits_and_ends_with_statu
     assert "the server ends" in caplog.text
 
 
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_the_second_signal_cuts_off_those_that_are_there_and_tells_of_nobody_else(caplog, waiting):
+    async def run():
+        core = NearCore(fake_loop)
+        parts, ending, ready = Parts(core=core, model=MODEL), Ending(), asyncio.Event()
+        with listen("127.0.0.1", 0) as sock:
+            serving = asyncio.create_task(
+                serve(
+                    core,
+                    lambda: parts,
+                    Place(socket=sock),
+                    ready=lambda parts: ready.set(),
+                    ending=ending,
+                )
+            )
+            await ready.wait()
+            await core.pause()
+            async with httpx2.AsyncClient(base_url=address_of(sock, tls=False)) as client:
+                assert (await client.get("/health")).status_code == 200
+                body = {"prompt": [1, 2], "stream": True}
+                asked = [
+                    asyncio.create_task(client.post("/v1/completions", json=body))
+                    for _ in range(waiting)
+                ]
+                while parts.doors.inside < waiting:
+                    await asyncio.sleep(0.001)
+                ending.hear(signal.SIGTERM)
+                await asyncio.sleep(0)
+                ending.hear(signal.SIGTERM)
+                await serving
+                await asyncio.gather(*asked, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+    assert "Cancel" not in caplog.text
+    assert "0 requests had not ended" not in caplog.text
+
+
 def test_a_task_that_fails_in_the_background_is_told_of_and_health_turns_red(monkeypatch, caplog):
     async def log_stats(parts, every_s):
         raise ZeroDivisionError("no steps")

@@ -7,9 +7,8 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from tiny_served import VOCABULARY, events, joined, worded
+from tiny_served import HELLO, VOCABULARY, events, joined, worded
 
-from octavo.contract.batch import BANNED
 from octavo.errors import OverLimit
 from octavo.server.choice import Choice
 from octavo.server.gate import OpenGate
@@ -123,14 +122,34 @@ def test_what_the_engine_alone_can_refuse_is_refused_before_a_stream_begins(opti
     served(test, **options)
 
 
-def test_options_that_ban_every_token_are_named_to_whoever_sent_them(tiny_tokenizer):
-    why = f"{BANNED} for output token 3 by bad_words: allow more tokens or ban fewer"
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"prompt": "hello"}),
+        ("/v1/chat/completions", {"messages": HELLO}),
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 9}),
+    ],
+)
+@pytest.mark.parametrize(
+    "why",
+    [
+        "every token is banned for output token 3 by bad_words: allow more tokens or ban fewer",
+        "structured_outputs: too much work",
+    ],
+)
+def test_options_that_leave_no_answer_are_named_to_whoever_sent_them(
+    tiny_tokenizer, path, body, why
+):
     runner = FakeRunner((4,), vocab_size=VOCABULARY, refusal=lambda *_: why)
 
     async def test(server):
-        reply = await server.post(PATH, **LONG)
-        assert reply.status_code == 500
-        assert "by bad_words" in reply.json()["error"]["message"]
+        whole = await server.post(path, **body)
+        assert whole.status_code == 400
+        assert why in whole.json()["error"]["message"]
+        streamed = await server.post(path, **body, stream=True)
+        assert why in streamed.text
+        assert "server_error" not in streamed.text
 
     served(test, **worded(tiny_tokenizer, runner=runner))
 
@@ -188,11 +207,11 @@ def test_an_echo_that_ends_before_its_first_token_tells_its_tokens_alone(
 def test_what_goes_wrong_in_a_step_ends_the_answer_and_is_told_to_the_log(
     tiny_tokenizer, stream, caplog
 ):
-    def refuse(sample, position):
-        return "KeyError: /secret/path" if position > 6 else None
+    def fail(batch):
+        return "KeyError: /secret/path" if batch.step > 6 else None
 
     vocabulary = tiny_tokenizer.vocab_size
-    runner = FakeRunner((4,), vocab_size=vocabulary, refusal=refuse)
+    runner = FakeRunner((4,), vocab_size=vocabulary, fate=fail)
     options = worded(tiny_tokenizer, runner=runner)
 
     async def test(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import ConfigError, OverLimit, RequestError
+from octavo.models.gguf import GGUFFile
 from octavo.text.grammars import compiler as compilers
 from octavo.text.grammars.backend import Vocabulary
 from octavo.text.grammars.compiler import GrammarCompiler
@@ -227,3 +229,23 @@ def test_what_waits_when_all_is_closed_hears_of_it(vocabulary):
 def test_a_backend_that_there_is_not_is_refused(vocabulary):
     with pytest.raises(ConfigError, match="structured_outputs_backend 'x' is not one of llg"):
         GrammarCompiler(lambda: vocabulary, {"llguidance": Counted()}, backend="x")
+
+
+@pytest.mark.weights
+def test_slices_of_the_vocabulary_change_no_mask(smollm2_path, monkeypatch):
+    """Random answers with strings that end soon, beside masks of the library without slices."""
+    vocabulary = Vocabulary.of(Tokenizer.from_gguf(GGUFFile(smollm2_path).metadata), 49_152)
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 33}, "minItems": 9}
+    form = StructuredOutputs(json=schema)
+    sliced = LlguidanceMaker(vocabulary).compile(form)
+    monkeypatch.setattr("octavo.text.grammars.llguidance.SLICES", ())
+    whole = LlguidanceMaker(vocabulary).compile(form)
+    draw = random.Random(0)
+    for _ in range(4):
+        one, other = sliced.start(), whole.start()
+        for _ in range(30):
+            may = allowed(one, vocabulary)
+            assert may == allowed(other, vocabulary)
+            token = draw.choice(sorted(may))
+            one.consume([token])
+            other.consume([token])

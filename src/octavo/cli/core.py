@@ -48,6 +48,7 @@ def _facts(built: Built, config: EngineConfig) -> CoreFacts:
         block_bytes=built.layout.block_bytes,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        long_prefill_token_threshold=built.long_prefill_tokens,
         dtype=config.dtype,
         kv_dtype=built.layout.dtype,
         backend=built.backend,

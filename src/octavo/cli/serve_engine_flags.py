@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.cli.options import BACKEND_HELP, DEVICE_HELP
 from octavo.cli.serve_flags import Flag, Kind, idle, only
+from octavo.config import LONG_PREFILL_ON_CPU, LONG_PREFILL_ON_GPU
 
 _ONE_DEVICE = "one engine uses one device"
 _NO_ADAPTERS = "there are no LoRA adapters yet"
@@ -72,6 +73,13 @@ MODEL: tuple[Flag, ...] = (
         default=5,
         help="Of the backend cpu: for so long after a step begins, its threads let what sends the "
         "last one's tokens have their cores; 0: it waits for the system's clock.",
+    ),
+    Flag(
+        name="touch-ahead-mb",
+        kind=Kind.COUNT,
+        default=256,
+        help="Of the backend cpu: so much KV memory is taken from the system before it is written, "
+        "so that no step waits for it; 0: when it is written.",
     ),
     Flag(
         name="cpu-arithmetic",
@@ -216,9 +224,9 @@ SCHEDULER: tuple[Flag, ...] = (
     Flag(
         name="long-prefill-token-threshold",
         kind=Kind.COUNT,
-        default=512,
         help="A prompt with more tokens to compute than this gets at most so many in a step, so "
-        "that others need not wait for it; 0: no such limit.",
+        f"that others need not wait for it; 0: no such limit. Without it, {LONG_PREFILL_ON_CPU} on "
+        f"a CPU, {LONG_PREFILL_ON_GPU} on a GPU.",
     ),
     Flag(
         name="max-long-partial-prefills",

@@ -174,10 +174,6 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     """Natural logarithms of their probabilities, with bias and penalties applied to these."""
 
 
-BANNED = "every token is banned"
-"""How the reason begins of whom its own options leave no token."""
-
-
 class StepResult(msgspec.Struct, frozen=True):
     """What became of one step."""
 
@@ -186,7 +182,7 @@ class StepResult(msgspec.Struct, frozen=True):
     candidates: dict[SeqId, Candidates] = msgspec.field(default_factory=dict[SeqId, Candidates])
     """For each sample that asks for candidates."""
     refused: dict[SeqId, str] = msgspec.field(default_factory=dict[SeqId, str])
-    """Sequences for which no token could be chosen, with the reason; nothing else is wrong."""
+    """Sequences for which no token could be chosen, and which of their own options is why."""
     scored: dict[SeqId, tuple[Logprobs, ...]] = msgspec.field(
         default_factory=dict[SeqId, tuple[Logprobs, ...]]
     )

@@ -273,3 +273,5 @@ class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
     embedding: bytes = b""
     """With the end of a request that asks for it: the vector of its prompt, float32, little-endian;
     neither cut nor divided by its length."""
+    refused: bool = False
+    """The error is the fault of its own options: its words are for its caller."""

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol, assert_never
 
-import msgspec
-
 from octavo.contract.batch import Batch
 from octavo.contract.request import FinishReason, Request, Update
+from octavo.engine.checker import Checker
 from octavo.engine.loop import Loop
 from octavo.engine.messages import (
     Abort,
@@ -46,7 +45,7 @@ from octavo.engine.messages import (
     TakeSnapshot,
     Unpin,
 )
-from octavo.errors import Corrupted, OctavoError, OverLimit, RequestError
+from octavo.errors import OctavoError, OverLimit, RequestError
 
 IDLE_S = 1.0
 """With nothing to do for so long, every count is recomputed, once."""
@@ -114,19 +113,23 @@ class Core:
         self._compiling: dict[str, tuple[Request, Future[None]]] = {}
         """Requests whose forms are being compiled, in the order they came."""
         self._begun: list[Begun] = []
-        self.checks = Checks()
-        """How often every count was recomputed; to be read only."""
         self._looks: list[LookAtMemory] = []
         """Not answered yet."""
         self._looked_s: float | None = None
         """When somebody looked at the memory last; None: nobody watches it."""
         self._asked_s = clock()
         """When there was a command last that does not only look."""
+        self._checker = Checker(loop)
         self._rounds = 0
         self._times = StepTimes()
         loop.measure(self._times)
         loop.show_plans(self._note_begun)
         loop.call_meanwhile(self._answer_looks)
+
+    @property
+    def checks(self) -> Checks:
+        """How often every count was recomputed."""
+        return self._checker.checks
 
     def run(self) -> None:
         """Serve until told to stop, or until nobody is left to serve; closes the loop."""
@@ -342,18 +345,14 @@ class Core:
         Raises Corrupted if it cannot be set right.
         """
         self._looked_over = True
-        before, wrong = self.checks, ""
-        self.checks = msgspec.structs.replace(before, runs=before.runs + 1)
-        try:
-            self._loop.check()
-        except Corrupted as error:
-            wrong = str(error)
-            out = self._loop.quarantine()
-            self.checks = Checks(before.runs + 1, before.failures + 1, out, wrong)
-            self._channel.send(
-                Said(
-                    f"counts of the KV memory were wrong: {wrong}; all cached texts are forgotten, "
-                    f"running requests compute theirs again, and {out} blocks are used no more"
-                )
+        found = self._checker.check()
+        if found.ok:
+            return ""
+        wrong, out = found.error or "", found.checks.quarantined
+        self._channel.send(
+            Said(
+                f"counts of the KV memory were wrong: {wrong}; all cached texts are forgotten, "
+                f"running requests compute theirs again, and {out} blocks are used no more"
             )
+        )
         return wrong

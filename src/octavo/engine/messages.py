@@ -160,6 +160,8 @@ class CoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     block_bytes: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    long_prefill_token_threshold: int = 0
+    """What a long prompt is given a step; 0: all of it. In `settings` it may be left open."""
     dtype: str = ""
     kv_dtype: str = ""
     backend: str = ""

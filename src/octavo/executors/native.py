@@ -65,6 +65,7 @@ class NativeChoice:
                 pool=start_threads(
                     self.config.threads or available_cores(), self.config.give_way_ms
                 ),
+                touch_ahead_mb=self.config.touch_ahead_mb,
             )
         except MemoryError:
             raise ConfigError(

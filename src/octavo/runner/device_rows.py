@@ -17,6 +17,7 @@ from octavo.contract.batch import Sample
 from octavo.contract.sampling import SamplingParams
 from octavo.runner.history import History
 from octavo.runner.inputs import Work
+from octavo.runner.masks import Mask
 from octavo.runner.philox import uniforms
 from octavo.runner.processors import banned_tokens
 from octavo.runner.sampler import edits_logits
@@ -156,9 +157,12 @@ def make_plan(work: Work, vocab_size: int, room_bytes: int) -> Plan:
 
     What stands in the histories is copied.
     """
+    masks = work.masks or [None] * len(work.samples)
     asked = [
-        _ask(one, history, position, vocab_size)
-        for one, history, position in zip(work.samples, work.histories, work.positions, strict=True)
+        _ask(one, history, position, vocab_size, mask)
+        for one, history, position, mask in zip(
+            work.samples, work.histories, work.positions, masks, strict=True
+        )
     ]
     order = sorted(range(len(asked)), key=lambda number: asked[number].key)
     ordered = [asked[number] for number in order]
@@ -187,12 +191,14 @@ def most_rows(depth: int, vocab_size: int, room_bytes: int) -> int:
     return max(1, room_bytes // (size * vocab_size))
 
 
-def _ask(one: Sample, history: History | None, position: int, vocab_size: int) -> _Asked:
+def _ask(
+    one: Sample, history: History | None, position: int, vocab_size: int, mask: Mask | None
+) -> _Asked:
     lists: dict[Kind, Listed] = {}
     pending = False
     if edits_logits(one):
         pending = _lacks_newest(one, history, position)
-        lists = _find_lists(one, history, position, vocab_size, pending)
+        lists = _find_lists(one, history, position, vocab_size, pending, mask)
     acts = bool(lists) or (pending and one.params.penalizes)
     pending = acts and pending
     if one.candidates:
@@ -219,7 +225,12 @@ def _lacks_newest(one: Sample, history: History | None, position: int) -> bool:
 
 
 def _find_lists(
-    one: Sample, history: History | None, position: int, vocab_size: int, pending: bool
+    one: Sample,
+    history: History | None,
+    position: int,
+    vocab_size: int,
+    pending: bool,
+    mask: Mask | None,
 ) -> dict[Kind, Listed]:
     """Return the lists that are not empty."""
     p = one.params
@@ -233,7 +244,7 @@ def _find_lists(
         lists[Kind.AWAITED] = _awaited(one.bad_words, history, vocab_size)
         single = tuple(word for word in one.bad_words if len(word) == 1)
         one = msgspec.structs.replace(one, bad_words=single)
-    lists[Kind.BANNED] = (banned_tokens(vocab_size, one, history, position), None)
+    lists[Kind.BANNED] = (banned_tokens(vocab_size, one, history, position, mask), None)
     if p.penalizes:
         assert history is not None
         if p.repetition_penalty != 1:

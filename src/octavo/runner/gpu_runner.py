@@ -23,6 +23,7 @@ from octavo.models.fused import FusedDecoder
 from octavo.pages.arena import Arena
 from octavo.runner.device import on_device
 from octavo.runner.device_answers import Launched, LaunchedNames
+from octavo.runner.device_pools import DevicePools, LaunchedVectors
 from octavo.runner.device_sampler import DeviceSampler
 from octavo.runner.device_staging import send
 from octavo.runner.following import Following, Refusals, name_refusals
@@ -77,6 +78,8 @@ class _InFlight:
     refusals: Refusals = field(default_factory=dict[int, str])
     scores: list[LaunchedNames] = field(default_factory=list[LaunchedNames])
     """Of prompts."""
+    vectors: LaunchedVectors | None = None
+    """Of prompts that are embedded and end in it."""
     passed: torch.cuda.Event | None = None
     finished: bool = False
 
@@ -113,6 +116,7 @@ class GpuRunner:
         )
         self._following = Following(matchers, decoder.spec.vocab_size)
         self._sampler = DeviceSampler(decoder.spec.vocab_size, arena.device)
+        self._pools = DevicePools(decoder.spec.hidden_size, arena.device)
         self._states: Tensor | None = None
         self._in_flight: deque[_InFlight] = deque()
         self._closed = False
@@ -186,13 +190,14 @@ class GpuRunner:
             torch.cuda.synchronize(self._arena.device)
         self._in_flight.clear()
         del self._decoder, self._arena, self._attention, self._graphs, self._states
-        del self._sampler, self._newest, self._inputs, self._following
+        del self._sampler, self._pools, self._newest, self._inputs, self._following
 
     @torch.inference_mode()
     def _launch(self, one: _InFlight) -> None:
         """Put a step on the stream, with all that is wanted from it."""
         self._inputs.advance(one.batch)
         self._following.forget(one.batch.ended)
+        self._pools.forget(one.batch.ended)
         self._copy(one.batch.copies)
         work = self._inputs.build(one.batch)
         if work is None:
@@ -203,11 +208,17 @@ class GpuRunner:
         logits = self._compute(work)
         if work.targets:
             one.scores = self._score(work)
+        if work.pools:
+            assert self._states is not None, "vectors before a step"
+            first = work.sampled + len(work.targets)
+            one.vectors = self._pools.launch(work.pools, first, self._states)
         if self._on_logits is not None:
             self._on_logits(one.batch, self._scores(0, work.sampled).float())
         if work.samples:
             self._choose(one, work, logits)
             self._inputs.expect(one.batch.step, work.samples)
+        # Of a prompt's many rows they would take room from the next step.
+        self._states = None
         if self._arena.device.type == "cuda":
             one.passed = torch.cuda.Event()
             one.passed.record()
@@ -299,6 +310,8 @@ class GpuRunner:
 
     def _answer(self, one: _InFlight, work: Work) -> None:
         self._name(one, work)
+        if one.vectors is not None:
+            one.result.pooled.update(one.vectors.vectors())
         if one.asked is not None:
             answers = one.asked.answers()
             name_refusals(answers, one.refusals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from octavo.cpu import require_native
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
 from octavo.runner.inputs import StepArrays
+from octavo.runner.masks import Mask, mask_words
 from octavo.runner.native_model import NativeWeights, ThreadPool
 from octavo.runner.native_padding import whole
 from octavo.runner.pooling import States
@@ -37,7 +39,8 @@ class NativeExecutor:
     """Computes steps on the CPU, with a pool of threads that nobody else uses meanwhile.
 
     The bits of a row depend on its own text alone: not on the batch, on how a prompt is cut, on
-    shared prefixes or on the number of threads. Raises ConfigError or ModelError.
+    shared prefixes or on the number of threads. touch_ahead_mb: of KV memory,
+    made ready behind the blocks in use. Raises ConfigError or ModelError.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class NativeExecutor:
         arithmetic: str,
         pool: ThreadPool,
         isa: str | None = None,
+        touch_ahead_mb: int = 0,
     ) -> None:
         """Reserve the memory and begin to pack the weights; the first step waits for that.
 
@@ -66,6 +70,8 @@ class NativeExecutor:
             pool=pool,
             isa=isa,
         )
+        if touch_ahead_mb:
+            self._engine.touch_ahead(touch_ahead_mb << 20)
         assert self._engine.block_bytes == layout.block_bytes, (
             f"blocks of {self._engine.block_bytes} bytes, the layout says {layout.block_bytes}"
         )
@@ -145,13 +151,22 @@ class NativeExecutor:
         return (wide * scale * self._norm).astype(np.float32)
 
     def find_likeliest(
-        self, count: int
+        self, masks: list[Mask | None]
     ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int32]]:
         """Find the likeliest token after each of the first sampled rows of the last step.
 
-        Returns the tokens, their log-probabilities, and how many logits of each row are not finite.
+        masks: what may come after each row; None: all. Returns the tokens, -1 where none may come;
+        their log-probabilities, before any mask; how many logits of each row are not finite.
         """
-        return self._engine.find_likeliest(0, count)
+        given = [mask for mask in masks if mask is not None]
+        numbers = count()
+        of_row = [-1 if mask is None else next(numbers) for mask in masks]
+        return self._engine.find_likeliest(
+            0,
+            len(masks),
+            np.array(of_row, dtype=np.int32),
+            np.array(given, dtype=np.int32).reshape(-1, mask_words(self._vocab_size)),
+        )
 
     def choose(self, logits: Logits, *options: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         """Choose tokens by logits, as `Sampler.sample` of the extension says."""

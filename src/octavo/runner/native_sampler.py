@@ -20,6 +20,7 @@ from octavo.runner.sampler import (
     names_tokens,
     nothing_left,
     wants_likeliest,
+    wants_likeliest_allowed,
 )
 
 Logits = NDArray[np.float32]
@@ -93,7 +94,7 @@ class Rows:
             p.presence_penalty,
         )
         if names_tokens(one):
-            self._add_lists(one, position, history)
+            self._add_lists(one, position, history, mask)
         else:
             self._ends += (self._total,) * _LISTS
 
@@ -122,9 +123,11 @@ class Rows:
     def _count(self, top: int) -> int:
         return self._vocab_size if top < 0 else min(top, self._vocab_size)
 
-    def _add_lists(self, one: Sample, position: int, history: History | None) -> None:
+    def _add_lists(
+        self, one: Sample, position: int, history: History | None, mask: Mask | None
+    ) -> None:
         p = one.params
-        banned = banned_tokens(self._vocab_size, one, history, position)
+        banned = banned_tokens(self._vocab_size, one, history, position, mask)
         bias = p.logit_bias or {}
         seen = counted = _NOBODY
         if p.penalizes:
@@ -144,7 +147,8 @@ class Rows:
 class NativeSampler:
     """Chooses the tokens that `sampler.sample` would choose, for the native executor.
 
-    If all that is wanted is the likeliest token of each row, no logits are written.
+    If all that is wanted is the likeliest token of each row, or the likeliest of those that its
+    grammar lets come, no logits are written.
     """
 
     def __init__(self, executor: NativeExecutor) -> None:
@@ -155,7 +159,7 @@ class NativeSampler:
 
     def sample(self, work: Work, logits: Logits | None) -> list[Answer]:
         """Answer each sample of the last step. Raises ModelError."""
-        if logits is None and all(map(wants_likeliest, work.samples)):
+        if logits is None and _want_likeliest(work):
             return self._take_likeliest(work)
         answers: list[Answer] = []
         for first in range(0, work.sampled, self._most):
@@ -179,11 +183,14 @@ class NativeSampler:
         return [_named(found, place) for place in range(len(targets))]
 
     def _take_likeliest(self, work: Work) -> list[Answer]:
-        tokens, logprobs, broken = self._executor.find_likeliest(work.sampled)
+        masks = work.masks or [None] * work.sampled
+        tokens, logprobs, broken = self._executor.find_likeliest(masks)
         if broken.any():
             row = int(np.flatnonzero(broken)[0])
             self._raise_broken(work, work.sample_rows.index(row), int(broken[row]))
         chosen: list[Answer] = list(map(Sampled, tokens.tolist(), logprobs.tolist()))
+        for row in np.flatnonzero(tokens < 0).tolist():
+            chosen[row] = nothing_left(work.samples[row], work.positions[row])
         if len(chosen) == len(work.samples):
             return chosen
         return [chosen[row] for row in work.sample_rows]
@@ -224,6 +231,14 @@ class NativeSampler:
     def _raise_broken(self, work: Work, sample: int, broken: int) -> None:
         where = f"sequence {work.samples[sample].seq} at position {work.positions[sample]}"
         raise broken_row(broken, self._vocab_size, where)
+
+
+def _want_likeliest(work: Work) -> bool:
+    """Tell whether each row is asked for one token, the likeliest that may come after it."""
+    if not work.masks:
+        return all(map(wants_likeliest, work.samples))
+    # Forks of one row could have masks that differ.
+    return len(work.samples) == work.sampled and all(map(wants_likeliest_allowed, work.samples))
 
 
 def _likeliest(found: Choices, place: int) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -18,6 +18,27 @@ GetStates = Callable[[int, int], States]
 """Gives the states of so many sampled rows of the last step, from one on."""
 
 
+class Counts:
+    """How many states are in the sums of the prompts that have begun."""
+
+    def __init__(self) -> None:
+        self._counts: dict[SeqId, int] = {}
+
+    def add(self, pool: Pooled) -> int:
+        """Count a step's states; returns how many its sum has already.
+
+        Of one that begins again, after a failed step or without its blocks, nothing counts.
+        """
+        before = self._counts.pop(pool.seq, 0) if pool.start else 0
+        if not pool.last:
+            self._counts[pool.seq] = before + pool.rows
+        return before
+
+    def forget(self, seq: SeqId) -> None:
+        """Drop the count of a sequence that has ended."""
+        self._counts.pop(seq, None)
+
+
 class Pools:
     """Sums of states, in double precision, of the prompts that have begun.
 
@@ -27,7 +48,7 @@ class Pools:
 
     def __init__(self) -> None:
         self._sums: dict[SeqId, NDArray[np.float64]] = {}
-        self._counts: dict[SeqId, int] = {}
+        self._counts = Counts()
 
     def take(self, pools: list[Pooled], first: int, states: GetStates) -> dict[SeqId, bytes]:
         """Add the states of a step; returns the vectors that are complete.
@@ -36,29 +57,29 @@ class Pools:
         """
         told: dict[SeqId, bytes] = {}
         for pool in pools:
+            before = self._counts.add(pool)
+            total = self._sums.pop(pool.seq, None)
+            if not before:
+                total = None
             for at in range(first, first + pool.rows, ROWS):
-                count = min(ROWS, first + pool.rows - at)
-                self._add(pool, at - first, states(at, count))
+                total = _added(total, states(at, min(ROWS, first + pool.rows - at)))
+            assert total is not None, f"sequence {pool.seq} is pooled without a state"
             first += pool.rows
             if pool.last:
-                mean = self._sums.pop(pool.seq) / self._counts.pop(pool.seq)
-                told[pool.seq] = mean.astype("<f4").tobytes()
+                told[pool.seq] = (total / (before + pool.rows)).astype("<f4").tobytes()
+            else:
+                self._sums[pool.seq] = total
         return told
 
     def forget(self, ended: Iterable[SeqId]) -> None:
         """Drop the sums of sequences that have ended."""
         for seq in ended:
             self._sums.pop(seq, None)
-            self._counts.pop(seq, None)
+            self._counts.forget(seq)
 
-    def _add(self, pool: Pooled, done: int, rows: States) -> None:
-        # Of one that begins again, after a failed step or without its blocks, nothing counts.
-        known = self._counts.get(pool.seq)
-        begins = not done and (not pool.start or known is None)
-        total = None if begins else self._sums.get(pool.seq)
-        if total is None:
-            total, known = np.zeros(rows.shape[1]), 0
-        for row in rows:
-            total = total + row
-        self._sums[pool.seq] = total
-        self._counts[pool.seq] = (known or 0) + len(rows)
+
+def _added(total: NDArray[np.float64] | None, rows: States) -> NDArray[np.float64]:
+    summed = np.zeros(rows.shape[1]) if total is None else total
+    for row in rows:
+        summed = summed + row
+    return summed

@@ -37,8 +37,9 @@ def process(
 ) -> Eligible:
     """Apply, in this order: grammar, allowed tokens, bad words, ban of end tokens, bias, penalties.
 
-    position: where the new token will stand. mask: what the grammar of a constrained sample allows.
-    What is banned stays banned. Without any of these options the row itself comes back.
+    position: where the new token will stand. mask: what the grammar of a constrained sample allows;
+    where that lets nothing but end tokens come, they are not banned. What is banned stays banned.
+    Without any of these options the row itself comes back.
     """
     params = one.params
     assert (mask is not None) == one.constrained, (
@@ -62,7 +63,7 @@ def _not_banned(
 ) -> Ids | None:
     """Return the tokens that may be chosen, in ascending order; None: all."""
     allowed = one.params.allowed_token_ids
-    banned = banned_tokens(size, one, history, position)
+    banned = banned_tokens(size, one, history, position, mask)
     if allowed is None and mask is None and not banned:
         return None
     kept = np.full(size, allowed is None)
@@ -74,12 +75,32 @@ def _not_banned(
     return np.flatnonzero(kept)
 
 
-def banned_tokens(size: int, one: Sample, history: History | None, position: int) -> list[int]:
-    """Return the tokens of a vocabulary that bad words and the ban of end tokens forbid now."""
+def banned_tokens(
+    size: int, one: Sample, history: History | None, position: int, mask: Mask | None = None
+) -> list[int]:
+    """Return the tokens of a vocabulary that bad words and the ban of end tokens forbid now.
+
+    mask: as `process` takes it.
+    """
     banned = [] if not one.bad_words else _bad_ends(one.bad_words, history)
+    banned = [token for token in banned if 0 <= token < size]
     if one.ends and position - one.prompt_length < one.params.min_tokens:
-        banned += one.ends
-    return [token for token in banned if 0 <= token < size]
+        ends = [token for token in one.ends if 0 <= token < size]
+        if mask is None or _goes_on(one, allowed_by(mask, size), banned, ends):
+            banned += ends
+    return banned
+
+
+def _goes_on(one: Sample, allowed: NDArray[np.bool_], banned: list[int], ends: list[int]) -> bool:
+    """Tell whether a form lets anything but the end come, other options permitting.
+
+    An answer whose form is complete ends, however few tokens it has. allowed: is overwritten.
+    """
+    allowed[banned] = False
+    allowed[ends] = False
+    if one.params.allowed_token_ids is None:
+        return bool(allowed.any())
+    return bool(allowed[list(one.params.allowed_token_ids)].any())
 
 
 def _bad_ends(words: Iterable[tuple[int, ...]], history: History | None) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.contract.batch import BANNED, Candidates, Sample, Sampled
+from octavo.contract.batch import Candidates, Sample, Sampled
 from octavo.contract.sampling import SamplingParams
 from octavo.errors import ModelError
 from octavo.runner.history import History
@@ -97,9 +97,14 @@ def names_tokens(one: Sample) -> bool:
 
 def wants_likeliest(one: Sample) -> bool:
     """Tell whether a sample is answered by the likeliest token and its log-probability."""
+    return wants_likeliest_allowed(one) and not one.constrained
+
+
+def wants_likeliest_allowed(one: Sample) -> bool:
+    """Tell the same where it may be the likeliest of those that a grammar lets come."""
     p = one.params
     return (
-        p.temperature == 0 and p.logprobs is None and not one.candidates and not edits_logits(one)
+        p.temperature == 0 and p.logprobs is None and not one.candidates and not names_tokens(one)
     )
 
 
@@ -139,11 +144,12 @@ def nothing_left(one: Sample, position: int) -> Refused:
         "structured_outputs": one.constrained,
         "allowed_token_ids": one.params.allowed_token_ids is not None,
         "bad_words": bool(one.bad_words),
-        "min_tokens": bool(one.ends),
+        # Where a form lets nothing else come, ends are not banned.
+        "min_tokens": bool(one.ends) and not one.constrained,
     }
     used = " and ".join(name for name, given in options.items() if given)
     return Refused(
-        f"{BANNED} for output token {position - one.prompt_length + 1} by {used}: "
+        f"every token is banned for output token {position - one.prompt_length + 1} by {used}: "
         "allow more tokens or ban fewer"
     )
 

@@ -79,7 +79,7 @@ def results_of(search: BeamSearch) -> list[Update]:
         for index, text in enumerate(search.ended)
     ]  # fmt: skip
     return updates + [
-        Update(request.id, index, (), finish=FinishReason.ERROR, error=_TOO_FEW)
+        Update(request.id, index, (), finish=FinishReason.ERROR, error=_TOO_FEW, refused=True)
         for index in range(len(search.ended), search.width)
     ]
 
@@ -90,23 +90,28 @@ _TOO_FEW = (
 )
 
 
-def search_failures(search: BeamSearch, error: str) -> list[Update]:
-    """Report an error for every answer of a search."""
+def search_failures(search: BeamSearch, error: str, *, refused: bool) -> list[Update]:
+    """Report an error for every answer of a search. refused: see `Update`."""
     return [
         Update(
             search.request.id, index, (), finish=FinishReason.ERROR, error=error,
             preemptions=0 if index else search.leader.preemptions,
+            refused=refused,
         )
         for index in range(search.width)
     ]  # fmt: skip
 
 
-def failures_of(seq: Sequence, error: str) -> list[Update]:
-    """Report an error; with a leader end the choices that would have begun at its prompt's end."""
+def failures_of(seq: Sequence, error: str, *, refused: bool) -> list[Update]:
+    """Report an error; with a leader end the choices that would have begun at its prompt's end.
+
+    refused: see `Update`.
+    """
     return [
         Update(
             seq.request.id, index, (), finish=FinishReason.ERROR, error=error,
             preemptions=seq.tell_preemptions(),
+            refused=refused,
         )
         for index in range(seq.index, seq.index + seq.forks + 1)
     ]  # fmt: skip

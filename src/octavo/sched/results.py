@@ -50,7 +50,7 @@ class Results:
                 if seq is None or batch.step <= seq.revoked_step:
                     continue
                 if sample.seq in result.refused:
-                    updates += self._fail_one(seq, result.refused[sample.seq])
+                    updates += self._fail_one(seq, result.refused[sample.seq], refused=True)
                     searches.pop(seq.request.id, None)
                 elif seq.beam:
                     searches[seq.request.id] = self._roster.search(seq)
@@ -147,11 +147,13 @@ class Results:
         counted.failures += blame
         return counted.failures
 
-    def _fail_one(self, seq: Sequence, error: str) -> list[Update]:
-        """End a sequence, or its whole search, with an error."""
-        failures = search_failures(self._roster.search(seq), error) if seq.beam else None
+    def _fail_one(self, seq: Sequence, error: str, *, refused: bool = False) -> list[Update]:
+        """End a sequence, or its whole search, with an error. refused: see `Update`."""
+        failures: list[Update] | None = None
+        if seq.beam:
+            failures = search_failures(self._roster.search(seq), error, refused=refused)
         self._roster.end(seq)
-        return failures_of(seq, error) if failures is None else failures
+        return failures_of(seq, error, refused=refused) if failures is None else failures
 
     def _live(self, seq_id: SeqId) -> Sequence:
         seq = self._roster.get(seq_id)

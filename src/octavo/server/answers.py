@@ -19,7 +19,6 @@ from fastapi import Response
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
-from octavo.contract.batch import BANNED
 from octavo.server import sse
 from octavo.server.ask import Ask
 from octavo.server.cache_usage import CacheUsage
@@ -355,8 +354,9 @@ class Answer(Response):
                 return as_api_error(ask.error, retry_after_s=self._parts.settings.retry_after_s)
             for choice in ask.choices:
                 if choice.error is not None:
-                    if choice.error.startswith(BANNED):
-                        return ApiError(500, f"the answer ended in an error: {choice.error}")
+                    if choice.refused:
+                        message = f"the answer ended in an error: {choice.error}"
+                        return ApiError(400, message, code="no_answer_possible")
                     name = self._request_id
                     log.error("an answer of request %s ended in an error: %s", name, choice.error)
                     return ApiError(500, f"the answer ended in an error, request id {name}")

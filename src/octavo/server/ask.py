@@ -17,6 +17,7 @@ from octavo.server.core import CoreClient
 from octavo.server.gate import Place
 from octavo.server.meters import Meters, RequestRecord
 from octavo.server.prompting import Prompt
+from octavo.server.scored_text import ScoredText
 from octavo.text.parsing import AnswerParser
 from octavo.text.stops import StopTable
 from octavo.text.tokenizer import Tokenizer
@@ -40,6 +41,8 @@ class Telling:
     """Makes what reads reasoning and calls out of one answer; None: all of it is content."""
     shown: frozenset[int] = frozenset()
     """Special tokens that are text all the same, for the parser to see."""
+    scored: bool = False
+    """Tokens are told with the text that they are of."""
     cache: bool = False
     """Usage tells of memory."""
 
@@ -64,6 +67,7 @@ class Ask:
         self.request = request
         self.prompt = prompt
         params = request.sampling
+        spell = _speller(tokenizer, telling.shown) if tokenizer and telling.scored else None
         self.choices = [
             Choice(
                 first + index,
@@ -71,6 +75,7 @@ class Ask:
                 silent=telling.silent,
                 kept=telling.kept,
                 parser=None if telling.parser is None else telling.parser(),
+                scores=None if spell is None else ScoredText(spell),
             )
             for index in range(params.choices)
         ]
@@ -269,3 +274,13 @@ class Ask:
             self._meters.next_tokens(now - choice.last_s, tokens)
         self._last_s = choice.last_s = now
         self._place.spend(tokens)
+
+
+def _speller(tokenizer: Tokenizer, shown: frozenset[int]) -> Callable[[int], bytes]:
+    """Return what gives the bytes that a token has in the text of an answer."""
+    hidden = tokenizer.special_ids - shown
+
+    def spell(token: int) -> bytes:
+        return b"" if token in hidden else tokenizer.token_bytes(token)
+
+    return spell

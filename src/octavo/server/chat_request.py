@@ -57,12 +57,16 @@ class ChatRequest:
                 f"chat_template_kwargs: {name} is a field of its own",
                 param="chat_template_kwargs",
             )
-        self.use  # noqa: B018 (raises for tools that do not fit together)
+        self._check_use()
         for one in self.documents:
             if deeper(one, MAX_DEPTH):
                 raise ApiError(
                     400, f"documents: nested more than {MAX_DEPTH} deep", param="documents"
                 )
+
+    def _check_use(self) -> None:
+        """Raise RequestError for tools that do not fit together."""
+        ToolUse(tools=self.tools, choice=self.tool_choice, parallel=self.parallel_calls)
 
     @property
     def use(self) -> ToolUse:

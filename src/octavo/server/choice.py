@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from octavo.contract.batch import Logprobs
 from octavo.contract.request import FinishReason, Update
 from octavo.engine.answer import AnswerText
+from octavo.server.scored_text import Scored, ScoredText
 from octavo.text.parsing import AnswerParser, CallPiece, Parsed
 
 
@@ -22,6 +23,8 @@ class Piece:
     calls: list[CallPiece] = field(default_factory=list[CallPiece])
     parsed: list[Parsed] = field(default_factory=list[Parsed])
     """The same three in the order in which they came; empty where no parser reads them."""
+    scored: list[Scored] = field(default_factory=list[Scored])
+    """The tokens of each of their texts, if they are told with the text."""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[Logprobs] = field(default_factory=list[Logprobs])
     """One for each of the tokens, if asked for."""
@@ -46,6 +49,7 @@ class Choice:
 
     index: among all answers of the HTTP request. silent: what is computed is not told. kept: its
     whole text stands in `said`, as the model wrote it. parser: reads reasoning and calls out of it.
+    scores: follows which tokens its text is from; None: nobody asks.
     """
 
     __slots__ = (
@@ -53,6 +57,7 @@ class Choice:
         "_kept",
         "_parser",
         "_piece",
+        "_scores",
         "_silent",
         "cached_tokens",
         "calls",
@@ -60,6 +65,7 @@ class Choice:
         "finish",
         "index",
         "last_s",
+        "refused",
         "said",
         "thought",
         "tokens",
@@ -74,6 +80,7 @@ class Choice:
         silent: bool = False,
         kept: bool = False,
         parser: AnswerParser | None = None,
+        scores: ScoredText | None = None,
     ) -> None:
         self.index = index
         self.tokens = 0
@@ -83,6 +90,8 @@ class Choice:
         self.finish: str | None = None
         self.error: str | None = None
         """What went wrong, if that ended it."""
+        self.refused = False
+        """Its own options are at fault."""
         self.cached_tokens: int | None = None
         self.last_s: float | None = None
         """When its last tokens came."""
@@ -94,6 +103,7 @@ class Choice:
         """Of tools, so far."""
         self._kept = kept
         self._parser = parser
+        self._scores = scores
         self._silent = silent
         self._answer = answer
         self._piece = Piece()
@@ -119,7 +129,9 @@ class Choice:
             self.cached_tokens = update.cached_tokens
         if not self._silent:
             self.tokens += len(update.tokens)
-            self._say(text, len(update.tokens))
+            if self._scores is not None:
+                self._scores.push(update.tokens, update.logprobs)
+            self._say(text, len(update.tokens), cut=stopped)
             piece.tokens += update.tokens
             piece.logprobs += update.logprobs
             if self._kept:
@@ -129,8 +141,10 @@ class Choice:
             if self._silent:
                 # As it would be after no token.
                 self.finish, reason = FinishReason.LENGTH.value, None
-            self._close()
-            piece.finish, piece.stop_reason, self.error = self.finish, reason, update.error
+            self._close(cut=stopped)
+            self.error, self.refused = update.error, update.refused
+            piece.finish = self.finish
+            piece.stop_reason = update.error if update.refused else reason
         return stopped and finish is None
 
     def end(self, finish: str) -> None:
@@ -143,21 +157,32 @@ class Choice:
         piece, self._piece = self._piece, Piece(first=False)
         return piece
 
-    def _say(self, text: str, tokens: int) -> None:
-        if self._parser is None:
+    def _say(self, text: str, tokens: int, *, cut: bool) -> None:
+        if self._parser is not None:
+            if text:
+                parsed = self._parser.push(text)
+                self._take_in(parsed, cut=cut)
+                if parsed.reasoning:
+                    self.thought += tokens
+        elif self._scores is not None:
+            self._take_in(Parsed(text), cut=cut)
+        else:
             self._piece.text += text
-        elif text:
-            parsed = self._parser.push(text)
-            self._take_in(parsed)
-            if parsed.reasoning:
-                self.thought += tokens
 
-    def _close(self) -> None:
+    def _close(self, *, cut: bool = False) -> None:
         """Let go of what the parser has held back."""
         if self._parser is not None:
-            self._take_in(self._parser.finish())
+            self._take_in(self._parser.finish(), cut=cut)
             self._parser = None
 
-    def _take_in(self, parsed: Parsed) -> None:
+    def _take_in(self, parsed: Parsed, *, cut: bool) -> None:
         self._piece.add(parsed)
         self.calls += sum(1 for call in parsed.calls if call.name)
+        if self._scores is None:
+            return
+        scored: Scored = ()
+        if parsed.content:
+            scored = self._scores.take(parsed.content, cut=cut)
+        elif parsed.reasoning or parsed.calls:
+            self._scores.drop()
+        self._piece.scored.append(scored)

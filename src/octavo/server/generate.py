@@ -190,6 +190,7 @@ class Generation:
             cache=terms.tells_cache,
             parser=terms.parser,
             shown=terms.shown,
+            scored=terms.scored,
         )
 
     def _tells_usage(self, terms: Terms) -> bool:

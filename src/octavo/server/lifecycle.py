@@ -33,6 +33,8 @@ FAILED = 1
 LOG = logging.getLogger("octavo.server")
 _CLOSE_S = 5
 """Answers that have not ended so long after the engine has are cut off."""
+_LAST_WORDS_S = 0.1
+"""In which answers may still say that their engine has ended, where all ends at once."""
 _IDLE_S = 75
 """A connection without a request is kept for so long: longer than balancers keep theirs."""
 
@@ -220,6 +222,17 @@ class _Http(uvicorn.Server):
         yield
 
     def end_at_once(self) -> None:
-        """Close all connections, whatever is being sent."""
-        self.config.timeout_graceful_shutdown = 0
+        """Close all connections, whatever is being sent, when it shuts down."""
         self.force_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the sockets, and wait for those who are being answered."""
+        if self.force_exit:
+            await asyncio.sleep(_LAST_WORDS_S)
+            if tasks := [*self.server_state.tasks]:
+                LOG.warning("%d requests had not ended and are cut off", len(tasks))
+            for task in tasks:
+                task.cancel()
+            for connection in [*self.server_state.connections]:
+                connection.transport.abort()
+        await super().shutdown(sockets)

@@ -88,6 +88,17 @@ def chat_logprobs(
     names: TokenNames, tokens: Iterable[int], found: Iterable[Logprobs], count: int, *, by_id: bool
 ) -> dict[str, object]:
     """Return log-probabilities in the form of chats. count: likely tokens told for each."""
+    content = [
+        token_logprobs(names, token, one, count, by_id=by_id)
+        for token, one in zip(tokens, found, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def token_logprobs(
+    names: TokenNames, token: int, one: Logprobs, count: int, *, by_id: bool = False
+) -> dict[str, object]:
+    """Return those of one token. count: likely tokens told beside it."""
 
     def entry(token: int, value: float) -> dict[str, object]:
         return {
@@ -96,11 +107,8 @@ def chat_logprobs(
             "bytes": names.data(token),
         }
 
-    content: list[object] = []
-    for token, one in zip(tokens, found, strict=True):
-        top = [entry(*each) for each in zip(one.ids[:count], one.values[:count], strict=True)]
-        content.append({**entry(token, _of(token, one)), "top_logprobs": top})
-    return {"content": content, "refusal": None}
+    top = [entry(*each) for each in zip(one.ids[:count], one.values[:count], strict=True)]
+    return {**entry(token, _of(token, one)), "top_logprobs": top}
 
 
 def prompt_logprobs(names: TokenNames, found: Iterable[Logprobs]) -> list[object]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from octavo.server.choice import Piece
+from octavo.server.scored_text import Scored
 from octavo.text.conversation import ToolCall, Turn
 from octavo.text.parsing import CallPiece, Parsed
 
@@ -38,11 +39,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens to a part. text: with more, what it goes on with."""
+    """What happens to a part. text: with more, what it goes on with; scored: of these tokens."""
 
     what: Literal["open", "more", "close"]
     part: Part
     text: str = ""
+    scored: Scored = ()
 
 
 class Outline:
@@ -57,21 +59,24 @@ class Outline:
         self._open: Part | None = None
         self._blank: dict[Kind, str] = {}
         """White space that waits for a text of its kind."""
+        self._blank_scored: Scored = ()
+        """The tokens of what waits for a text."""
 
     def take(self, piece: Piece) -> Iterator[Step]:
         """Take in news of the answer; yields what they change, which must be read to its end."""
+        scored = iter(piece.scored)
         for parsed in piece.parsed or (Parsed(piece.text),):
             yield from self._say("reasoning", parsed.reasoning)
-            yield from self._say("text", parsed.content)
+            yield from self._say("text", parsed.content, next(scored, ()))
             for call in parsed.calls:
                 yield from self._call(call)
 
     def close(self) -> Iterator[Step]:
         """End the answer; yields what that changes."""
-        blank = self._blank.get("text", "")
+        blank, scored = self._blank.get("text", ""), self._blank_scored
         if not self.parts and blank:
             yield from self._begin("text")
-            yield self._more(blank)
+            yield self._more(blank, scored)
         yield from self._end()
 
     def turn(self) -> Turn:
@@ -94,16 +99,20 @@ class Outline:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 
-    def _say(self, kind: Kind, text: str) -> Iterator[Step]:
+    def _say(self, kind: Kind, text: str, scored: Scored = ()) -> Iterator[Step]:
         if not text:
             return
         if self._open is None or self._open.kind != kind:
             text = self._blank.get(kind, "") + text
+            if kind == "text":
+                scored = self._blank_scored + scored
             if text.isspace():
                 self._blank[kind] = text
+                if kind == "text":
+                    self._blank_scored = scored
                 return
             yield from self._begin(kind)
-        yield self._more(text)
+        yield self._more(text, scored)
 
     def _call(self, call: CallPiece) -> Iterator[Step]:
         if call.name:
@@ -114,14 +123,15 @@ class Outline:
     def _begin(self, kind: Kind, call_id: str = "", name: str = "") -> Iterator[Step]:
         yield from self._end()
         self._blank.clear()
+        self._blank_scored = ()
         self._open = Part(kind, len(self.parts), call_id, name)
         self.parts.append(self._open)
         yield Step("open", self._open)
 
-    def _more(self, text: str) -> Step:
+    def _more(self, text: str, scored: Scored = ()) -> Step:
         assert self._open is not None, "arguments came before the name of their call"
         self._open.pieces.append(text)
-        return Step("more", self._open, text)
+        return Step("more", self._open, text, scored)
 
     def _end(self) -> Iterator[Step]:
         if self._open is not None:

@@ -7,8 +7,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from octavo.server import sse
+from octavo.server.failures import ApiError
 
 Progress: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+Scores: TypeAlias = tuple[msgspec.Raw, ...]
+"""Log-probabilities of tokens, each as JSON: they are written once, and told several times."""
 
 
 class TextPart(msgspec.Struct, tag="output_text", frozen=True):
@@ -16,7 +19,7 @@ class TextPart(msgspec.Struct, tag="output_text", frozen=True):
 
     text: str
     annotations: tuple[()] = ()
-    logprobs: tuple[()] = ()
+    logprobs: Scores = ()
 
 
 class ReasoningPart(msgspec.Struct, tag="reasoning_text", frozen=True):
@@ -75,6 +78,10 @@ class Created(_OfResponse, tag="response.created", frozen=True):
     """It has been taken in."""
 
 
+class Queued(_OfResponse, tag="response.queued", frozen=True):
+    """It waits for its turn."""
+
+
 class InProgress(_OfResponse, tag="response.in_progress", frozen=True):
     """The model is at it."""
 
@@ -89,6 +96,19 @@ class Incomplete(_OfResponse, tag="response.incomplete", frozen=True):
 
 class Failed(_OfResponse, tag="response.failed", frozen=True):
     """Something went wrong."""
+
+
+class Broken(Event, tag="error", frozen=True, kw_only=True):
+    """No more can be told, whatever has become of the response."""
+
+    code: str | None
+    message: str
+    param: str | None
+
+    @classmethod
+    def of(cls, error: ApiError, number: int) -> Broken:
+        """Return what ends a stream in place of an event."""
+        return cls(sequence_number=number, code=error.code, message=error.detail, param=error.param)
 
 
 class _OfItem(Event, frozen=True, kw_only=True):
@@ -126,14 +146,14 @@ class TextDelta(_OfContent, tag="response.output_text.delta", frozen=True, kw_on
     """A message goes on."""
 
     delta: str
-    logprobs: tuple[()] = ()
+    logprobs: Scores = ()
 
 
 class TextDone(_OfContent, tag="response.output_text.done", frozen=True, kw_only=True):
     """The text of a message is all there."""
 
     text: str
-    logprobs: tuple[()] = ()
+    logprobs: Scores = ()
 
 
 class ReasoningDelta(_OfContent, tag="response.reasoning_text.delta", frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from octavo.contract.batch import Logprobs
 from octavo.server import response_events as events
 from octavo.server.answers import Usage
 from octavo.server.ask import Ask
@@ -34,15 +35,28 @@ class ResponsesForm:
     """A `Form`, and the response as it stands.
 
     base: fields of the response that stay as they are, its id first. behind: nobody waits for it.
+    hear: told each event that is written, up to its end, however it ends. score: says as JSON has
+    it how likely a token was.
     """
 
-    def __init__(self, base: dict[str, object], *, behind: bool = False) -> None:
+    def __init__(
+        self,
+        base: dict[str, object],
+        *,
+        behind: bool = False,
+        hear: Callable[[bytes], None] | None = None,
+        score: Callable[[int, Logprobs], object] | None = None,
+    ) -> None:
         self.id = str(base["id"])
         self.status: Status = "queued" if behind else "in_progress"
         self.on_end: Callable[[], None] | None = None
-        """Hears once of its end, before that has been sent."""
+        """Hears once of its end, before that has been sent, in the thread that writes it."""
+        self._hear = hear
         self._base = base
         self._outline = Outline()
+        self._score = score
+        self._scores: dict[int, list[msgspec.Raw]] = {}
+        """Of the tokens of each part that is a text."""
         self._sequence = 0
         """Number of the next event."""
         self._usage: dict[str, object] | None = None
@@ -60,7 +74,7 @@ class ResponsesForm:
             "completed_at": self._completed_s,
             "error": self._error,
             "incomplete_details": None if self._cut is None else {"reason": self._cut},
-            "output": [msgspec.to_builtins(self._item(part)) for part in self._outline.parts],
+            "output": [self._item(part) for part in self._outline.parts],
             "usage": self._usage,
         }
 
@@ -80,25 +94,28 @@ class ResponsesForm:
         self._finish(usage)
         return self.response
 
+    def open(self) -> None:
+        """Tell whoever hears that it has been taken in, and waits for its turn."""
+        self._tell(events.Created)
+        self._tell(events.Queued)
+
     def chunk(self, ask: Ask, choice: Choice, piece: Piece, usage: Usage | None) -> bytes:
         """Return news of the answer as events; before the first, that it has begun."""
-        opening = b""
-        if piece.first:
-            opening = self._tell(events.Created) + self._tell(events.InProgress)
-        return opening + self._take(piece)
+        return (self._begin() if piece.first else b"") + self._take(piece)
 
     def end(self, usage: Usage | None) -> bytes:
-        """Return the event that tells all of it."""
+        """Return the event that tells all of it, unless it has been heard."""
         assert usage is not None, "a response always tells its usage"
         self._finish(usage)
-        return self._tell(_ENDINGS[self.status])
+        return self._ending() if self._hear is None else b""
 
     def broken(self, error: ApiError) -> bytes:
-        """Return what ends a stream that has failed."""
+        """Return what ends a stream that has failed, unless it has been heard."""
         unheard = not self._sequence
         self.fail(error)
-        opening = self._tell(events.Created) if unheard else b""
-        return opening + self._tell(events.Failed)
+        if self._hear is not None:
+            return b""
+        return (self._tell(events.Created) if unheard else b"") + self._ending()
 
     def fail(self, error: ApiError) -> None:
         """It has come to nothing."""
@@ -114,7 +131,10 @@ class ResponsesForm:
         (choice,) = ask.choices
         if self.done or ask.error is not None or choice.finish in (None, "error"):
             return
-        self._take(choice.take())
+        piece = choice.take()
+        if piece.first:
+            self._begin()
+        self._take(piece)
         self._usage = _usage(Usage.of(asks))
         self.cancel()
 
@@ -129,9 +149,12 @@ class ResponsesForm:
         self._sequence += 1
         return self._sequence - 1
 
+    def _begin(self) -> bytes:
+        created = b"" if self._sequence else self._tell(events.Created)
+        self.status = "in_progress"
+        return created + self._tell(events.InProgress)
+
     def _take(self, piece: Piece) -> bytes:
-        if self.status == "queued":
-            self.status = "in_progress"
         told = [self._step(step) for step in self._outline.take(piece)]
         if piece.finish is not None:
             self._cut = {"length": "max_output_tokens", "abort": "aborted"}.get(piece.finish)
@@ -146,21 +169,32 @@ class ResponsesForm:
         self.status = status
         if status == "completed":
             self._completed_s = int(time.time())
+        if self._hear is not None:
+            self._ending()
         if self.on_end is not None:
             self.on_end()
 
+    def _ending(self) -> bytes:
+        return self._tell(_ENDINGS[self.status])
+
     def _tell(self, kind: Callable[..., events.Event]) -> bytes:
-        return kind(sequence_number=self._number(), response=self.response).written
+        return self._write(kind(sequence_number=self._number(), response=self.response))
+
+    def _write(self, event: events.Event) -> bytes:
+        written = event.written
+        if self._hear is not None:
+            self._hear(written)
+        return written
 
     def _step(self, step: Step) -> bytes:
         match step.what:
             case "open":
                 news = self._opened(step.part)
             case "more":
-                news = (self._more(step.part, step.text),)
+                news = (self._more(step),)
             case "close":
                 news = self._closed(step.part)
-        return b"".join(event.written for event in news)
+        return b"".join(map(self._write, news))
 
     def _where(self, part: Part) -> dict[str, Any]:
         return {
@@ -174,23 +208,31 @@ class ResponsesForm:
         number = self._number()
         yield events.ItemAdded(sequence_number=number, output_index=part.index, item=item)
         if part.kind != "call":
-            yield events.PartAdded(**self._where(part), part=_content(part))
+            yield events.PartAdded(**self._where(part), part=self._content(part))
 
-    def _more(self, part: Part, text: str) -> events.Event:
-        kind = {
-            "text": events.TextDelta,
-            "reasoning": events.ReasoningDelta,
-            "call": events.ArgumentsDelta,
-        }[part.kind]
-        return kind(**self._where(part), delta=text)
+    def _more(self, step: Step) -> events.Event:
+        part, where = step.part, self._where(step.part)
+        if part.kind != "text":
+            kind = events.ReasoningDelta if part.kind == "reasoning" else events.ArgumentsDelta
+            return kind(**where, delta=step.text)
+        scores: events.Scores = ()
+        if self._score is not None:
+            scores = tuple(
+                msgspec.Raw(msgspec.json.encode(self._score(*one))) for one in step.scored
+            )
+            self._scores.setdefault(part.index, []).extend(scores)
+        return events.TextDelta(**where, delta=step.text, logprobs=scores)
 
     def _closed(self, part: Part) -> Iterable[events.Event]:
         if part.kind == "call":
             yield events.ArgumentsDone(**self._where(part), name=part.name, arguments=part.text)
         else:
-            done = events.TextDone if part.kind == "text" else events.ReasoningDone
-            yield done(**self._where(part), text=part.text)
-            yield events.PartDone(**self._where(part), part=_content(part))
+            if part.kind == "text":
+                scores = self._scores_of(part)
+                yield events.TextDone(**self._where(part), text=part.text, logprobs=scores)
+            else:
+                yield events.ReasoningDone(**self._where(part), text=part.text)
+            yield events.PartDone(**self._where(part), part=self._content(part))
         number = self._number()
         item = self._item(part)
         yield events.ItemDone(sequence_number=number, output_index=part.index, item=item)
@@ -198,12 +240,21 @@ class ResponsesForm:
     def _item(self, part: Part, *, begun: bool = False) -> events.Item:
         """Return a part as an item. begun: without its text."""
         status, item_id = self._progress(part), self._item_id(part)
-        text = "" if begun else part.text
         if part.kind == "call":
+            text = "" if begun else part.text
             return events.CallItem(item_id, status, part.call_id, part.name, text)
+        content = self._content(part)
+        if isinstance(content, events.TextPart):
+            return events.MessageItem(item_id, status, () if begun else (content,))
+        return events.ReasoningItem(item_id, status, () if begun else (content,))
+
+    def _content(self, part: Part) -> events.TextPart | events.ReasoningPart:
         if part.kind == "text":
-            return events.MessageItem(item_id, status, () if begun else (events.TextPart(text),))
-        return events.ReasoningItem(item_id, status, () if begun else (events.ReasoningPart(text),))
+            return events.TextPart(part.text, logprobs=self._scores_of(part))
+        return events.ReasoningPart(part.text)
+
+    def _scores_of(self, part: Part) -> events.Scores:
+        return tuple(self._scores.get(part.index, ()))
 
     def _progress(self, part: Part) -> events.Progress:
         if not part.closed:
@@ -238,14 +289,10 @@ def response_base(body: ResponsesBody, model: str) -> dict[str, object]:
         "text": {"format": given.get("text", {}).get("format", {"type": "text"})},
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": given.get("tools", []),
+        "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": "disabled",
     }
-
-
-def _content(part: Part) -> events.TextPart | events.ReasoningPart:
-    kind = events.TextPart if part.kind == "text" else events.ReasoningPart
-    return kind(part.text)
 
 
 def _usage(usage: Usage) -> dict[str, object]:

@@ -98,10 +98,13 @@ def drawn_sampling(
     defaults: Mapping[str, object],
     bounds: RequestBounds,
     form: StructuredOutputs | None = None,
+    *,
+    likely: int | None = None,
 ) -> SamplingParams:
     """Return the options of one answer of another API. Raises ApiError or RequestError.
 
-    stop: texts that end it. most: its tokens. form: what form it must have.
+    stop: texts that end it. most: its tokens. form: what form it must have. likely: tokens told
+    beside each; None: nothing is told of how likely they are.
     """
     options = {name: value for name, value in defaults.items() if name not in ("n", "stop")}
     known = SamplingParams.__struct_fields__
@@ -115,6 +118,8 @@ def drawn_sampling(
         options["stop"] = stop
     options["max_tokens"] = defaults.get("max_tokens") if most is None else most
     options["structured_outputs"] = form
+    if likely is not None:
+        options["logprobs"] = _likely("top_logprobs", likely, bounds)
     return _params(options)
 
 

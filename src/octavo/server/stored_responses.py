@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from octavo.server.event_log import EventLog
 from octavo.server.failures import ApiError
 from octavo.server.responses_form import ResponsesForm
 from octavo.text.conversation import Turn
@@ -27,15 +28,21 @@ _OVERHEAD = 1000
 
 
 class StoredResponse:
-    """One response, while it is written and after. before: all turns ahead of its answer."""
+    """One response, while it is written and after.
 
-    def __init__(self, form: ResponsesForm, before: tuple[Turn, ...]) -> None:
+    before: all turns ahead of its answer. events: what its form is heard by, where it is.
+    """
+
+    def __init__(
+        self, form: ResponsesForm, before: tuple[Turn, ...], events: EventLog | None = None
+    ) -> None:
         self.id = form.id
         self.cancel: Callable[[], None] | None = None
         """Ends it, while it is written in the background."""
-        self.size = 0
-        """Bytes, once it has ended."""
         self.used_s = 0.0
+        self.events = events
+        """None: they are not kept."""
+        self._size = 0
         self._form: ResponsesForm | None = form
         self._before = before
         self._turns: tuple[Turn, ...] = ()
@@ -45,6 +52,11 @@ class StoredResponse:
     def ended(self) -> bool:
         """True if nothing of it changes any more."""
         return self._form is None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its events, and once it has ended of the rest."""
+        return self._size + (0 if self.events is None else self.events.bytes)
 
     @property
     def body(self) -> bytes:
@@ -68,13 +80,17 @@ class StoredResponse:
         self._turns = (*self._before, self._form.turn())
         self._body = msgspec.json.encode(self._form.response)
         self._form = self.cancel = None
-        self.size = _OVERHEAD + len(self._body) + sum(map(_size, self._turns))
+        if self.events is not None:
+            self.events.end()
+        self._size = _OVERHEAD + len(self._body) + sum(map(_size, self._turns))
 
 
 class StoredResponses:
     """What each tenant has; the one that was used longest ago goes first. For one event loop.
 
-    Those that are still written are not counted: each has its place at the gate.
+    Of those that are still written the events are counted, and nothing else: each has its place at
+    the gate. Where room is needed, events of those that have ended go first, then these responses
+    themselves, and then the oldest events of those that are still written.
     """
 
     def __init__(
@@ -97,6 +113,15 @@ class StoredResponses:
         stored.end()
         if not forgotten:
             self.put(tenant, stored)
+
+    def grow(self, tenant: str, stored: StoredResponse) -> None:
+        """Events of a response have been written: let who listens hear of them."""
+        if stored.events is None or not self._holds(tenant, stored):
+            return
+        stored.events.publish()
+        shelf = self._shelves[tenant]
+        shelf.count(stored)
+        shelf.make_room(self._most_bytes)
 
     def put(self, tenant: str, stored: StoredResponse) -> None:
         """Keep a response, or count it anew once it has ended."""
@@ -149,10 +174,15 @@ class _Shelf:
         self._counted: dict[str, int] = {}
 
     def put(self, stored: StoredResponse) -> None:
-        self._forget(stored.id)
+        self._take_out(stored.id)
         self._stored[stored.id] = stored
+        self._counted[stored.id] = 0
+        self.count(stored)
+
+    def count(self, stored: StoredResponse) -> None:
+        """Count one anew."""
+        self.bytes += stored.size - self._counted[stored.id]
         self._counted[stored.id] = stored.size
-        self.bytes += stored.size
 
     def find(self, response_id: str) -> StoredResponse | None:
         return self._stored.get(response_id)
@@ -161,18 +191,44 @@ class _Shelf:
         self._stored.move_to_end(stored.id)
 
     def drop(self, stored: StoredResponse) -> None:
-        self._forget(stored.id)
+        self._take_out(stored.id)
+        if stored.events is not None:
+            stored.events.forget()
 
     def shrink(self, most_bytes: int, most: int, oldest_s: float) -> None:
         """Let go of what is too old or too much; what is still written stays."""
         for stored in [*self._stored.values()]:
-            full = self.bytes > most_bytes or len(self._stored) > most
-            if not full and stored.used_s >= oldest_s:
-                return
+            if len(self._stored) <= most and stored.used_s >= oldest_s:
+                break
             if stored.ended:
-                self._forget(stored.id)
+                self.drop(stored)
+        self.make_room(most_bytes)
 
-    def _forget(self, response_id: str) -> None:
+    def make_room(self, most_bytes: int) -> None:
+        """Let go of what is worth least until no more is there than that."""
+        for let_go in (self._drop_events, self._drop_ended, self._drop_oldest_events):
+            if self.bytes <= most_bytes:
+                return
+            for stored in [*self._stored.values()]:
+                let_go(stored)
+                if self.bytes <= most_bytes:
+                    return
+
+    def _drop_events(self, stored: StoredResponse) -> None:
+        if stored.ended and stored.events is not None:
+            stored.events.let_go(stored.events.next)
+            self.count(stored)
+
+    def _drop_ended(self, stored: StoredResponse) -> None:
+        if stored.ended:
+            self.drop(stored)
+
+    def _drop_oldest_events(self, stored: StoredResponse) -> None:
+        if stored.events is not None:
+            stored.events.let_go_of_half()
+            self.count(stored)
+
+    def _take_out(self, response_id: str) -> None:
         if self._stored.pop(response_id, None) is not None:
             self.bytes -= self._counted.pop(response_id)
 

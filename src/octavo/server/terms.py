@@ -44,6 +44,8 @@ class Terms:
     """How ranges of its prompt are kept, which is one then."""
     wish: CacheWish | None = None
     """How all of its prompts are kept, and what it says of texts to come."""
+    scored: bool = False
+    """Log-probabilities are told with the text that their tokens are of."""
     pooling: Pooling | None = None
     """Its prompts are embedded, and nothing is written."""
     tells_cache: bool = False

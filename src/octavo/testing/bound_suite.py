@@ -32,6 +32,7 @@ def check_bound_runner(make: MakeBound, *, vocab_size: int, block_size: int = 4)
     check.a_hit_goes_on_as_what_was_computed()
     check.a_fork_follows_a_text_of_its_own()
     check.candidates_are_allowed_ones()
+    check.an_end_comes_early_where_nothing_else_may()
     check.what_has_ended_is_forgotten()
     check.a_mask_that_fails_refuses_its_own_sample()
 
@@ -127,6 +128,28 @@ class _Check:
         allowed = allowed_tokens(FORM, [], self._vocab_size)
         assert set(found.tokens) == allowed, f"{set(found.tokens)} instead of {allowed}"
         runner.close()
+
+    def an_end_comes_early_where_nothing_else_may(self) -> None:
+        allowed = sorted(allowed_tokens(FORM, [], self._vocab_size))
+        params = SamplingParams(
+            temperature=0, max_tokens=None, min_tokens=5, structured_outputs=FORM
+        )
+        for ends, left in ((allowed, allowed), (allowed[1:], allowed[:1])):
+            runner = self._make(self._grammars())
+            one = Sample(0, 0, params, len(self._text), tuple(ends))
+            beam = msgspec.structs.replace(one, seq=1, candidates=self._vocab_size)
+            result = self._run(
+                runner,
+                1,
+                self._slice(0, self._text, 0, 0, (0, 1), one),
+                self._slice(1, self._text, 0, 0, (2, 3), beam),
+            )
+            assert not result.refused, f"refused where the form is complete: {result.refused}"
+            found = result.sampled[0].token
+            assert found in left, f"{found} comes where {left} may"
+            found = result.candidates[1].tokens
+            assert set(found) == set(left), f"{set(found)} are candidates where {left} may come"
+            runner.close()
 
     def what_has_ended_is_forgotten(self) -> None:
         grammars = self._grammars()

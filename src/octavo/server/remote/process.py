@@ -158,9 +158,14 @@ class CoreProcess:
     def _listen(self) -> None:
         stream = self._process.stderr
         assert stream is not None
-        with stream:
-            for line in stream:
-                self._tell(self._note_line, line.decode("utf-8", "replace").rstrip())
+        try:
+            with stream:
+                for line in stream:
+                    self._tell(self._note_line, line.decode("utf-8", "replace").rstrip())
+        except (OSError, ValueError) as error:
+            # It goes on without: nothing that it does hangs on what it says there.
+            said = f"{type(error).__name__}: {error}"
+            self._tell(self._note_line, f"the engine's stderr is read no more: {said}")
 
     def _watch(self) -> None:
         self._process.wait()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -13,19 +15,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
+from octavo.contract.batch import Logprobs
 from octavo.errors import OctavoError
 from octavo.server.answers import Answer, Unheard
 from octavo.server.body import bounded_route
 from octavo.server.callers import known_tenant, request_id_of
 from octavo.server.chat_answers import prepare_chat
+from octavo.server.event_log import EventLog
 from octavo.server.failures import ApiError, as_api_error
 from octavo.server.forms_of_answers import text_form
 from octavo.server.generate import Generation
+from octavo.server.logprobs import TokenNames, token_logprobs
 from octavo.server.parts import Parts
 from octavo.server.prompting import Prompter
 from octavo.server.replies import json_response
 from octavo.server.response_input import turns_of
 from octavo.server.responses_form import ResponsesForm, response_base
+from octavo.server.retold import Retold
 from octavo.server.routes.models import known_model
 from octavo.server.sampling import drawn_sampling
 from octavo.server.schemas.replies import replies
@@ -57,19 +63,29 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
 
     routes.include_router(creating)
 
-    @routes.get(ONE, responses=replies(ResponseReply), summary="A response, as it stands")
+    @routes.get(
+        ONE,
+        responses=replies(ResponseReply, streams=True),
+        summary="A response, as it stands, or its events",
+    )
     async def get_response(
         response_id: str,
         request: Request,
-        stream: Annotated[bool, Query(description="Must be false: fetch it again later")] = False,
+        stream: Annotated[
+            bool, Query(description="Its events, if it was asked for with background and stream")
+        ] = False,
+        starting_after: Annotated[
+            int | None, Query(ge=0, lt=2**63, description="Only events with a greater number")
+        ] = None,
     ) -> Response:
+        stored = writer.stored.get(known_tenant(request, parts).name, response_id)
         if stream:
+            return writer.retell(stored, 0 if starting_after is None else starting_after + 1)
+        if starting_after is not None:
             raise ApiError(
-                400,
-                "stream: what has been kept is told in one piece: fetch it until it has ended",
-                param="stream",
+                400, "starting_after: it numbers events: set stream", param="starting_after"
             )
-        return _written(writer.stored.get(known_tenant(request, parts).name, response_id))
+        return _written(stored)
 
     @routes.delete(ONE, responses=replies(DeletedReply), summary="Forget a response")
     async def delete_response(response_id: str, request: Request) -> Response:
@@ -97,16 +113,18 @@ class _Writer:
         self._parts = parts
         self._prompter = prompter
         self._generation = generation
+        self._names = TokenNames(parts.model.tokenizer)
         self._behind = set[asyncio.Task[None]]()
         """What runs in the background: a task that nobody holds may vanish."""
 
     async def create(self, body: ResponsesBody, request: Request) -> Response:
         """Return the response, or what is known of one that runs in the background."""
         kept, tenant = body.kept, known_tenant(request, self._parts).name
-        form, before = self._form(body), self._before(body, tenant)
-        stored = StoredResponse(form, before) if kept else None
+        events = EventLog() if body.background and body.stream else None
+        form, before = self._form(body, events), self._before(body, tenant)
+        stored = StoredResponse(form, before, events) if kept else None
         if stored is not None:
-            form.on_end = partial(self.stored.end, tenant, stored)
+            form.on_end = _on_this_loop(partial(self.stored.end, tenant, stored))
         preparing = self._prepare(body, request, form, before)
         answer = await self._generation.counted(request, preparing)
         if isinstance(answer, Unheard) or stored is None or not body.background:
@@ -114,10 +132,27 @@ class _Writer:
         leaving = asyncio.Event()
         stored.cancel = leaving.set
         self.stored.put(tenant, stored)
-        task = asyncio.create_task(_run_behind(answer, form, request.scope, leaving))
+        grow = partial(self.stored.grow, tenant, stored)
+        if events is not None:
+            form.open()
+            grow()
+        task = asyncio.create_task(_run_behind(answer, form, request.scope, leaving, grow))
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
-        return _written(stored)
+        return _written(stored) if events is None else self.retell(stored, 0)
+
+    def retell(self, stored: StoredResponse, number: int) -> Response:
+        """Return the events of a response from a number on. Raises ApiError if it has none."""
+        if stored.events is None:
+            raise ApiError(
+                400,
+                "stream: events are kept of responses that were asked for with background and "
+                "stream: fetch this one without stream",
+                param="stream",
+            )
+        parts = self._parts
+        wait_s = parts.settings.keep_alive_s
+        return Retold(stored.events, number, parts.doors, keep_alive_s=wait_s)
 
     async def cancel(self, stored: StoredResponse) -> Response:
         """End a response; returns it as it is then. Raises ApiError for one that is waited for."""
@@ -127,9 +162,20 @@ class _Writer:
             await asyncio.sleep(0.002)
         return _written(stored)
 
-    def _form(self, body: ResponsesBody) -> ResponsesForm:
-        name = known_model(self._parts, body.model)
-        return ResponsesForm(response_base(body, name), behind=bool(body.background))
+    def _form(self, body: ResponsesBody, events: EventLog | None) -> ResponsesForm:
+        base = response_base(body, known_model(self._parts, body.model))
+        hear = None if events is None else events.write
+        likely, names = body.likely, self._names
+
+        def score(token: int, one: Logprobs) -> object:
+            return token_logprobs(names, token, one, likely or 0)
+
+        return ResponsesForm(
+            base,
+            behind=bool(body.background),
+            hear=hear,
+            score=None if likely is None else score,
+        )
 
     def _before(self, body: ResponsesBody, tenant: str) -> tuple[Turn, ...]:
         """Return all turns but the instructions, which are not kept."""
@@ -154,6 +200,7 @@ class _Writer:
             model.defaults,
             settings.bounds,
             text_form(body.text.format if body.text is not None else None),
+            likely=body.likely,
         )
         self._generation.look(request, terms.priority)
         ready = await prepare_chat(self._prompter, body.conversation(before), terms, params)
@@ -167,11 +214,15 @@ class _Writer:
 
 
 async def _run_behind(
-    answer: Answer, form: ResponsesForm, scope: Scope, leaving: asyncio.Event
+    answer: Answer,
+    form: ResponsesForm,
+    scope: Scope,
+    leaving: asyncio.Event,
+    grow: Callable[[], None],
 ) -> None:
-    """Let a response be written in the background; leaving: ends it."""
+    """Let a response be written in the background; leaving: ends it. grow: see `stored`."""
     try:
-        await write_unheard(answer, scope, leaving)
+        await write_unheard(answer, scope, leaving, written=grow)
     except (OctavoError, HTTPException) as error:
         form.fail(as_api_error(error))
     except Exception:
@@ -180,6 +231,22 @@ async def _run_behind(
         form.fail(ApiError(500, f"internal error, request id {name}"))
     finally:
         form.cancel()
+
+
+def _on_this_loop(function: Callable[[], None]) -> Callable[[], None]:
+    """Return what calls a function here at once; from another thread, as soon as may be.
+
+    A long answer in one piece is written in a thread of its own.
+    """
+    loop, here = asyncio.get_running_loop(), threading.get_ident()
+
+    def call() -> None:
+        if threading.get_ident() == here:
+            function()
+        else:
+            loop.call_soon_threadsafe(function)
+
+    return call
 
 
 def _written(stored: StoredResponse) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from octavo.server.schemas.replies import CacheReply, Reply
+from octavo.server.schemas.replies import CacheReply, ChatToken, Reply
 
 _Progress: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -15,7 +15,7 @@ class OutputText(Reply):
     type: Literal["output_text"]
     text: str
     annotations: list[Any]
-    logprobs: list[Any]
+    logprobs: list[ChatToken]
 
 
 class OutputMessage(Reply):
@@ -92,6 +92,7 @@ class ResponseReply(Reply):
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
+    top_logprobs: int
     top_p: float | None
     truncation: Literal["disabled"]
 

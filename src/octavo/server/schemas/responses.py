@@ -29,6 +29,7 @@ _NO_PART_OF_A_PROMPT = frozenset(
 
 
 _TEXT = "input_text"
+_SCORES = "message.output_text.logprobs"
 
 
 class Returned(Strict):
@@ -192,7 +193,9 @@ class ResponsesBody(DrawnBody):
     stop: str | Annotated[list[str], ONE_MISTAKE] | None = None
     stream_options: StreamOptions | None = None
     store: bool | None = Field(None, description="Left out: true")
-    background: bool | None = Field(None, description="Answered at once; to be fetched by its id")
+    background: bool | None = Field(
+        None, description="Answered at once, to be fetched by its id; with stream, by its events"
+    )
     previous_response_id: Annotated[str, Field(max_length=256)] | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=512, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -201,8 +204,15 @@ class ResponsesBody(DrawnBody):
     reasoning: ReasoningOptions | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     truncation: Literal["disabled"] | None = None
-    include: Annotated[list[Literal["reasoning.encrypted_content"]], ONE_MISTAKE] | None = Field(
-        None, description="Without effect"
+    include: (
+        Annotated[
+            list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]],
+            ONE_MISTAKE,
+        ]
+        | None
+    ) = Field(None, description="What else is told; the former is without effect")
+    top_logprobs: Whole | None = within(
+        minimum=0, maximum=20, about="Likely tokens told beside each, where they are included"
     )
 
     def conversation(self, turns: tuple[Turn, ...]) -> ChatRequest:
@@ -224,16 +234,31 @@ class ResponsesBody(DrawnBody):
     def terms(self) -> Terms:
         """Return what is asked beside text and sampling. Raises ApiError. See `Terms`."""
         # Nobody reads it as it comes, but whoever fetches it sees what there is.
-        return replace(super().terms(), stream=bool(self.stream or self.background))
+        stream = bool(self.stream or self.background)
+        return replace(super().terms(), stream=stream, scored=self.likely is not None)
+
+    @property
+    def likely(self) -> int | None:
+        """How many likely tokens are told beside each of a text; None: nothing is. Raises ApiError.
+
+        Whether there may be so many is looked at by who knows the limit.
+        """
+        if _SCORES in (self.include or ()):
+            return self.top_logprobs or 0
+        if self.top_logprobs:
+            raise ApiError(
+                400, f"top_logprobs: it needs {_SCORES} in include", param="top_logprobs"
+            )
+        return None
 
     @property
     def kept(self) -> bool:
         """Whether the response is kept. Raises ApiError for one that nobody could fetch."""
-        if self.background and (self.store is False or self.stream):
+        if self.background and self.store is False:
             raise ApiError(
                 400,
-                "background: it is answered at once and fetched by its id: leave out stream, and "
-                "store where it is false",
+                "background: it is answered at once and fetched by its id: leave out store, or "
+                "background",
                 param="background",
             )
         return self.store is not False

@@ -25,6 +25,16 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
+_PLAIN = r'[^"\\\x00-\x1F\x7F]'
+"""A character that stands for itself in a string of JSON."""
+SLICES = (
+    r"[\x20\x0A\x0D\x09]+",
+    *(f"{_PLAIN}{{1,{most}}}" for most in (10, 15, 20, 30)),
+    f"{_PLAIN}+",
+)
+"""Tokens that are allowed together, without a walk over them: the library's own general slices, and
+those up to 15 and 20, without which a string that may have 11 to 29 more characters is walked for
+each mask (135 instead of 15 us over 49,152 tokens)."""
 _QUOTED = 400
 """Characters of the library's own words in an error."""
 
@@ -39,7 +49,10 @@ class LlguidanceMaker:
             )
         try:
             self._tokenizer = LLTokenizer(
-                vocabulary.definition, n_vocab=vocabulary.size, eos_token=list(vocabulary.ends)
+                vocabulary.definition,
+                n_vocab=vocabulary.size,
+                eos_token=list(vocabulary.ends),
+                slices=list(SLICES),
             )
         except Exception as error:  # the library raises no narrower kind
             raise RequestError(
