@@ -68,12 +68,18 @@ def router(parts: Parts) -> APIRouter:
             stream.events(once=once, keep_alive_s=parts.settings.keep_alive_s), headers=headers
         )
 
+    _add_block_route(routes, parts)
+    _add_history_route(routes, parts)
+    return routes
+
+
+def _add_block_route(routes: APIRouter, parts: Parts) -> None:
     @routes.get(
         PREFIX + "/blocks/{block}",
         responses=replies(BlockReply),
         summary="One block of the KV memory, and its text",
     )
-    async def memory_block(
+    async def memory_block(  # pyright: ignore[reportUnusedFunction] (a route)
         request: Request,
         block: int,
         prefix: Annotated[bool, Query(description="With the text before it")] = False,
@@ -89,8 +95,10 @@ def router(parts: Parts) -> APIRouter:
             return json_response(told)
         return json_response(_told(facts, parts, shows_text=_shows_text(request, parts)))
 
+
+def _add_history_route(routes: APIRouter, parts: Parts) -> None:
     @routes.get(HISTORY, responses=replies(HistoryReply), summary="The last hour, in numbers")
-    async def memory_history(
+    async def memory_history(  # pyright: ignore[reportUnusedFunction] (a route)
         request: Request,
         step: Annotated[int, Query(description="Seconds between points: 1 or 10")] = 10,
         since: Annotated[float, Query(ge=0, description="Seconds since 1970")] = 0.0,
@@ -100,8 +108,6 @@ def router(parts: Parts) -> APIRouter:
         if series is None:
             raise ApiError(400, f"step: {step} is neither 1 nor 10", param="step")
         return json_response(series.told(since))
-
-    return routes
 
 
 def _check_options(request: Request, known: frozenset[str]) -> None:

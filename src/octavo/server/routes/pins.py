@@ -78,12 +78,7 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
             str | None, Query(description="Whose it is: for administrators alone")
         ] = None,
     ) -> Response:
-        own = tenant_of(request, parts)
-        if tenant is not None and not is_admin(request):
-            raise ApiError(400, "tenant: it is for administrators alone", param="tenant")
-        if tenant is None and own is None:
-            raise ApiError(400, "tenant: name the one whose pin it is", param="tenant")
-        whose = own.name if tenant is None and own is not None else tenant
+        whose = _holder(request, parts, tenant)
         if not any(pin.name == name for pin in await parts.core.pins(whose)):
             raise ApiError(404, f"there is no pin {name!r:.80} (GET {PATH})", param="name")
         blocks = await parts.core.unpin(name, whose)
@@ -105,6 +100,18 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         return await generation.answer(request, terms, [prompt], params, form, came_s)
 
     return routes
+
+
+def _holder(request: Request, parts: Parts, tenant: str | None) -> str:
+    """Return whose pin is meant. tenant: as an administrator names it. Raises ApiError."""
+    own = tenant_of(request, parts)
+    if tenant is not None:
+        if is_admin(request):
+            return tenant
+        raise ApiError(400, "tenant: it is for administrators alone", param="tenant")
+    if own is None:
+        raise ApiError(400, "tenant: name the one whose pin it is", param="tenant")
+    return own.name
 
 
 async def _prompt(prompter: Prompter, body: PinBody) -> Prompt:
