@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,20 @@ def smollm2_path() -> Path:
     if path is None:
         pytest.skip(f"{catalog.DEFAULT_ALIAS} is not in {catalog.cache_folder()}: octavo pull")
     return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_of_transformers(smollm2_path: Path) -> Any:  # transformers is loaded where it is asked
+    """The SmolLM2 of transformers in float32; reading it there takes many seconds."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    with warnings.catch_warnings():
+        # Reading GGUF there warns about its own dependencies.
+        warnings.simplefilter("ignore")
+        return LlamaForCausalLM.from_pretrained(
+            smollm2_path.parent, gguf_file=smollm2_path.name, dtype=torch.float32
+        ).eval()
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,10 @@ def main() -> int:
         return 0
     flags = ("--served-model-name", "m", "--max-num-seqs", str(options.streams))
     with serving(*server_flags(options, *flags)) as server:
-        counts = {name: asyncio.run(ask_all(server.address, name, options)) for name in SETS}
+        counts: dict[str, Counter[str]] = {}
+        for name in SETS:
+            counts[name] = asyncio.run(ask_all(server.address, name, options))
+            say(f"{name}: {dict(counts[name])}")  # all of it takes an hour
     counts["all"] = total = sum(counts.values(), Counter())
     rows = [
         {"set": name, **{part: count[part] for part in COUNTED}} for name, count in counts.items()
@@ -89,7 +92,7 @@ async def ask_all(address: str, name: str, options: argparse.Namespace) -> Count
     tasks = list(read_tasks(options.data / f"bfcl_v4_{name}.jsonl.gz", name))
     left = iter(list(enumerate(tasks))[: options.each or None])
     async with openai.AsyncOpenAI(
-        base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=600
+        base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=3600
     ) as client:
 
         async def work() -> None:
@@ -97,6 +100,7 @@ async def ask_all(address: str, name: str, options: argparse.Namespace) -> Count
                 await ask(client, task, number, options.temperature, count)
 
         await asyncio.gather(*(work() for _ in range(options.streams)))
+    say(f"{name}: {dict(sorted(count.items()))}")
     return count
 
 

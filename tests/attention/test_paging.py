@@ -101,9 +101,9 @@ def test_the_placement_of_blocks_does_not_matter(decoder, backend, shuffle):
 
 @pytest.mark.weights
 def test_paged_memory_gives_the_logits_of_contiguous_memory_on_smollm2(smollm2):
-    text, plain = generation(smollm2, contiguous, new=12)
+    text, plain = generation(smollm2, contiguous, new=6)
 
-    paged_text, paged = generation(smollm2, reference_backend, new=12)
+    paged_text, paged = generation(smollm2, reference_backend, new=6)
 
     assert paged_text == text
     assert torch.equal(paged, plain)
@@ -113,9 +113,9 @@ def test_paged_memory_gives_the_logits_of_contiguous_memory_on_smollm2(smollm2):
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
 def test_the_placement_of_blocks_does_not_matter_on_smollm2(smollm2, backend):
     placement = np.random.default_rng(0).permutation(BLOCKS).tolist()
-    text, plain = generation(smollm2, backend, new=12)
+    text, plain = generation(smollm2, backend, new=6)
 
-    shuffled_text, shuffled = generation(smollm2, backend, placement=placement, new=12)
+    shuffled_text, shuffled = generation(smollm2, backend, placement=placement, new=6)
 
     assert shuffled_text == text
     assert torch.equal(shuffled, plain)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import jsonschema_rs
 import pytest
 
 from octavo import LLM, ConfigError, RequestError, SamplingParams
@@ -57,6 +60,35 @@ def test_calls_and_reasoning_of_an_answer_are_told_apart(tiny_gguf):
     assert (output.reasoning, output.content, output.text) == ("he", "the", WROTE)
     (call,) = output.tool_calls
     assert (call.name, call.arguments) == ("look", "{}")
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 4}, "days": {"enum": [1, True, None]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("row", ["hermes", "llama3_json", "mistral", "qwen3_coder"])
+def test_a_forced_call_fits_its_schema_however_its_row_writes_it(llm, row):
+    tool = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+    template = "{% for tool in tools %}{{ messages[0].content }}{% endfor %}"
+    chats = Chats(
+        llm.get_tokenizer().with_template(template),
+        tool_use([tool], "required", parallel=False),
+        tool_call_parser=row,
+        reasoning_parser="none",
+    )
+    prompt = chats.prompt(ASKS, {}, add_generation_prompt=True, continue_final_message=False)
+    held = chats.held(SamplingParams(max_tokens=200, temperature=1.5, seed=1, n=4))
+
+    results = llm.generate([prompt], held)
+    chats.read(results, held)
+
+    calls = [call for output in results[0].outputs for call in output.tool_calls]
+    assert [call.name for call in calls] == ["look"] * 4
+    assert all(jsonschema_rs.is_valid(SCHEMA, json.loads(call.arguments)) for call in calls)
 
 
 def test_without_tools_content_is_the_text(llm):

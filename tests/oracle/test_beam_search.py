@@ -241,13 +241,10 @@ def test_one_beam_that_stops_at_the_first_end_is_greedy_search(tiny):
 
 @pytest.mark.slow  # a minute; the small models above are searched in every way in seconds
 @pytest.mark.weights
-def test_real_text_in_one_hard_pressed_batch_equals_transformers(smollm2_path):
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        smollm2_path.parent, gguf_file=smollm2_path.name, dtype=torch.float32
-    ).eval()
+def test_real_text_in_one_hard_pressed_batch_equals_transformers(
+    smollm2_path, smollm2_of_transformers
+):
+    model = smollm2_of_transformers
     with LLM(
         str(smollm2_path),
         backend="reference",

@@ -14,6 +14,8 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'octa
 
 from octavo.contract.batch import Batch, Pool
 from octavo.contract.model import ExpertSpec
+from octavo.runner.gpu_step import Frame, HostStep
+from octavo.runner.inputs import StepArrays
 from octavo.testing.bound_suite import check_bound_runner
 from octavo.testing.conformance import check_runner
 from octavo.testing.gpu import gpu_hand
@@ -88,7 +90,8 @@ def test_the_runner_suite_passes(graphs):
 
 @pytest.mark.parametrize("graphs", GRAPHS)
 def test_texts_that_a_grammar_binds_keep_their_form(graphs):
-    decoder = tiny_decoder(device=DEVICE)
+    # Masks know nothing of layers, and an interpreter is slow.
+    decoder = tiny_decoder(tiny_spec(num_layers=1), device=DEVICE)
 
     def make(matchers):
         hand = gpu_hand(decoder, num_blocks=16, block_size=4, graphs=graphs, matchers=matchers)
@@ -122,6 +125,16 @@ def test_vectors_are_those_of_the_reference(kind, graphs):
     for ours, theirs in zip(vectors(got), vectors(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-4, rtol=2e-4)
     assert got.texts == expected.texts
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"), [([0, 1, 2], True), ([1, 2, 0], False), ([0, 1], False)]
+)
+def test_a_step_of_decoding_wants_the_logits_of_every_row_in_order(wanted, fits):
+    some = np.arange(3)
+    arrays = StepArrays((4, 5, 6), (1, 1, 1), some, some + 4, (), np.array(wanted))
+
+    assert HostStep(arrays, ()).fits(Frame(rows=4, entries=4, samples=4)) is fits
 
 
 @pytest.mark.parametrize("graphs", GRAPHS)

@@ -14,7 +14,8 @@ from octavo.text.conversation import Tool
 from octavo.text.formats.table import REASONING_FORMATS, TOOL_FORMATS, find_format
 from octavo.text.parsing import OneCall
 
-NAMES = frozenset({"look", "look_up", "go.to"})
+PARAMETERS = {"properties": {"city": {"type": "string"}, "days": {"type": "array"}}}
+NAMES = {name: Tool(name=name, parameters=PARAMETERS) for name in ("look", "look_up", "go.to")}
 ARGUMENTS = '{"city": "Ås {}\\"\\\\", "days": [1, {"a": null}]}'
 
 CALLS = [
@@ -77,6 +78,42 @@ CALLS = [
     ),
     ("mistral", "[TOOL_CALLS] [1]", "[TOOL_CALLS] [1]", []),
     ("mistral", "[TOOL_CALLS]other[ARGS]{}", "[TOOL_CALLS]other[ARGS]{}", []),
+    (
+        "qwen3_coder",
+        'So.\n<tool_call>\n<function=look>\n<parameter=city>\n1 "<Ås>"\n\n</parameter>\n'
+        '<parameter=days>\n[1, {"a": "</parameter>"}]\n</parameter>\n</function>\n</tool_call>',
+        "So.",
+        [("look", '{"city": "1 \\"<Ås>\\"\\n", "days": [1, {"a": "</parameter>"}]}')],
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call><function=look><parameter=city>a</parameter><parameter=x>True</parameter>"
+        "<parameter=y> 1.50 </parameter><parameter=z>so so</parameter></function></tool_call>"
+        "\n<function=go.to>\n</function>\n</tool_call> on",
+        " on",
+        [("look", '{"city": "a", "x": true, "y": 1.50, "z": "so so"}'), ("go.to", "{}")],
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=look>\n<parameter=city>\nÅs and",
+        "",
+        [("look", '{"city": "Ås and')],
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=look>\n<parameter=days>\n[1",
+        "",
+        [("look", '{"days": ')],
+    ),
+    ("qwen3_coder", "<tool_call>\n<function=look>\n</tool_call>", "", [("look", "{}")]),
+    (
+        "qwen3_coder",
+        "a\n<tool_call> <function=other>\n</function>",
+        "a\n<tool_call> <function=other>\n</function>",
+        [],
+    ),
+    ("qwen3_coder", "a <tool_call>\n{}", "a <tool_call>\n{}", []),
+    ("qwen3_coder", "<tool_call>\n<function=lo", "<tool_call>\n<function=lo", []),
 ]
 
 THOUGHTS = [
@@ -142,14 +179,15 @@ PARTS = st.sampled_from(
     [
         "<tool_call>", "</tool_call>", "\n", " ", "{", "}", "[", "]", '"', ",", ": ", "\\", "x",
         '"name": "look"', '"arguments": {', '"parameters": {', '"a": 1', "<think>", "</think>",
-        "[TOOL_CALLS]", "[ARGS]", "look", "<|python_tag|>", ";",
+        "[TOOL_CALLS]", "[ARGS]", "look", "<|python_tag|>", ";", "<function=look>", "</function>",
+        "<parameter=city>", "<parameter=x>", "</parameter>", "<function=", "True",
         '{"name": "look", "arguments": {"a": "b"}}',
     ]
 )  # fmt: skip
 
 
 @given(
-    row=st.sampled_from(["hermes", "llama3_json", "mistral"]),
+    row=st.sampled_from(["hermes", "llama3_json", "mistral", "qwen3_coder"]),
     answer=st.lists(PARTS, max_size=14).map("".join),
     places=st.lists(st.integers(0, 200), max_size=8),
     opened=st.booleans(),
@@ -163,7 +201,7 @@ def test_where_an_answer_is_cut_changes_nothing(row, answer, places, opened):
     assert read(parser(), cut(answer, places)) == read(parser(), [answer])
 
 
-@pytest.mark.parametrize("row", ["hermes", "llama3_json", "mistral"])
+@pytest.mark.parametrize("row", ["hermes", "llama3_json", "mistral", "qwen3_coder"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_a_row_writes_it_reads_again(row, count):
     calls = [("look", '{"a": 1}'), ("go.to", ARGUMENTS)][:count]
@@ -196,6 +234,7 @@ def test_of_several_calls_one_is_told_where_no_more_are_wanted():
     [
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
         ("{{'<|im_start|>' + message['role']}}", "hermes"),
+        ("<|im_start|><tool_call>\n<function=' + name + '>\n<parameter=' + key", "qwen3_coder"),
         ("[INST][TOOL_CALLS]", "mistral"),
         ("<|start_header_id|>{{ 'parameters' }}", "llama3_json"),
         ("{{ messages }}", None),

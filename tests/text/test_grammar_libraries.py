@@ -83,3 +83,24 @@ def test_a_schema_inside_a_grammar_is_held_to_as_exactly_as_one_alone():
     bad = StructuredOutputs(grammar='start: %json {"not": {"pattern": "a"}}')
     with pytest.raises(RequestError, match="grammar: %json: /not/pattern: `pattern`"):
         maker.compile(bad)
+
+
+def test_counts_side_by_side_are_as_many_as_there_are():
+    pytest.importorskip("xgrammar", reason="xgrammar is an extra that is not installed")
+    maker = GRAMMAR_BACKENDS["xgrammar"](byte_tokens())
+    counted = {f"p{number}": {"pattern": f"^a{{1,{number + 20}}}$"} for number in range(20)}
+
+    grammar = maker.compile(StructuredOutputs(json={"properties": counted}))
+
+    assert accepts(grammar.start(), '{"p19": "aaa"}')
+    assert not accepts(grammar.start(), json.dumps({"p0": "a" * 21}))
+
+
+def test_strings_of_several_patterns_are_refused_by_a_library_that_reads_one():
+    pytest.importorskip("xgrammar", reason="xgrammar is an extra that is not installed")
+    maker = GRAMMAR_BACKENDS["xgrammar"](byte_tokens())
+    several = {"type": "array", "items": {"format": "time"}}
+
+    with pytest.raises(RequestError, match="a string of several patterns"):
+        maker.compile(StructuredOutputs(json=several))
+    assert maker.compile(StructuredOutputs(json={"properties": {"allOf": {"format": "date"}}}))

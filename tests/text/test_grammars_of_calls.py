@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import tokenizers
 
@@ -46,8 +48,8 @@ def takes(maker, tokenizer, form, text):
     return True
 
 
-def form_of(tokenizer, *tools, reasoning="none", prompt="", form=None, **use):
-    formats = Formats.find(tokenizer, "hermes", reasoning)
+def form_of(tokenizer, *tools, row="hermes", reasoning="none", prompt="", form=None, **use):
+    formats = Formats.find(tokenizer, row, reasoning)
     return formats.form(ToolUse(tools=tools, **use), prompt, form)
 
 
@@ -91,6 +93,138 @@ def test_a_model_that_is_free_to_call_a_strict_tool_calls_it_right(maker, tokeni
     form = form_of(tokenizer, LOOK, GO)
 
     assert takes(maker, tokenizer, form, text) is taken
+
+
+LLAMA = TOOL_FORMATS["llama3_json"].spelling.write([("look", '{"a": 1}')])
+LLAMA_WRONG = LLAMA.replace("1", '"1"')
+MISTRAL = TOOL_FORMATS["mistral"].spelling.write([("look", '{"a": 1}'), ("go", '{"b": "any"}')])
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "taken"),
+    [
+        ("llama3_json", LLAMA, True),
+        ("llama3_json", f" \n{LLAMA}", True),
+        ("llama3_json", LLAMA.replace("{", '{"type": "function", ', 1), True),
+        ("llama3_json", f"{LLAMA}; {LLAMA}", True),
+        ("llama3_json", f"so\n<|python_tag|>{LLAMA}", True),
+        ("llama3_json", LLAMA.replace("look", "go").replace("1", '"any"'), True),
+        ("llama3_json", "", True),
+        ("llama3_json", "the hell", True),
+        ("llama3_json", '{"name": "hello", "a": 1}', True),
+        ("llama3_json", '{"name": "lo', True),
+        ("llama3_json", "<|python_tag|>hello(1)", True),
+        ("llama3_json", f"so {LLAMA_WRONG}", True),
+        ("llama3_json", LLAMA_WRONG, False),
+        ("llama3_json", f" {LLAMA_WRONG}", False),
+        ("llama3_json", LLAMA_WRONG.replace(" ", ""), False),
+        ("llama3_json", LLAMA_WRONG.replace('"name"', '"id": "a", "name"'), False),
+        ("llama3_json", LLAMA_WRONG.replace("look", "l\\u006fok"), False),
+        ("llama3_json", '{"parameters": {"a": "1"}, "name": "look"}', False),
+        ("llama3_json", f"{LLAMA}; {LLAMA_WRONG}", False),
+        ("llama3_json", f"so\n<|python_tag|>{LLAMA_WRONG}", False),
+        ("mistral", MISTRAL, True),
+        ("mistral", f"so{MISTRAL} on", True),
+        ("mistral", "the [hell]", True),
+        ("mistral", MISTRAL.replace("1", '"1"'), False),
+        ("mistral", '[TOOL_CALLS]look[ARGS]{"a": "1"}', False),
+        ("mistral", "[TOOL_CALLS] [1]", False),
+    ],
+)
+def test_so_does_one_that_marks_its_calls_otherwise(maker, tokenizer, row, text, taken):
+    assert takes(maker, tokenizer, form_of(tokenizer, LOOK, GO, row=row), text) is taken
+
+
+CODER = TOOL_FORMATS["qwen3_coder"]
+WRITE = Tool(
+    name="write",
+    strict=True,
+    parameters={
+        "properties": {
+            "path": {"type": "string", "pattern": "^[a-z]+/?$", "maxLength": 6},
+            "text": {"type": "string"},
+            "mode": {"enum": ["a", "w"]},
+            "size": {"$ref": "#/$defs/size"},
+            "rows": {"type": "array", "items": {"type": ["integer", "string"]}},
+        },
+        "required": ["path", "text"],
+        "additionalProperties": False,
+        "$defs": {"size": {"type": ["integer", "null"], "minimum": 1}},
+    },
+)
+GIVEN = {
+    "path": "a/", "text": 'x <b>"\n\n</parameter\n', "mode": "w", "size": 3, "rows": [1, "</"]
+}  # fmt: skip
+
+
+def coder_call(name="write", **changed):
+    left = {key: value for key, value in (GIVEN | changed).items() if value is not ...}
+    return CODER.spelling.write([(name, json.dumps(left))])
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        (coder_call(), True),
+        (coder_call(mode=..., rows=...), True),
+        (coder_call(text=""), True),
+        (coder_call(rows=["</parameter>"]), True),
+        (coder_call() + "\n" + CODER.spelling.write([("go", '{"b": 1}')]), True),
+        (coder_call(path="a1"), False),
+        (coder_call(path="abcdefg"), False),
+        (coder_call(mode="r"), False),
+        (coder_call(size=0), False),
+        (coder_call(text=...), False),
+        (coder_call(text="a</parameter>b"), False),
+        (coder_call(more=1), False),
+        (coder_call("other"), False),
+        (coder_call() + " on", False),
+    ],
+)
+def test_parameters_between_marks_fit_their_schemas(maker, tokenizer, text, taken):
+    form = form_of(tokenizer, WRITE, GO, row="qwen3_coder", choice=ToolChoice("required"))
+
+    assert takes(maker, tokenizer, form, text) is taken
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("so <function=write>", True),
+        (f"so\n{coder_call()} on", True),
+        (coder_call("go", rows="any"), True),
+        (coder_call(size=0), False),
+        ("<tool_call>\n{}", False),
+    ],
+)
+def test_a_model_that_is_free_to_write_parameters_writes_strict_ones_right(
+    maker, tokenizer, text, taken
+):
+    assert takes(maker, tokenizer, form_of(tokenizer, WRITE, GO, row="qwen3_coder"), text) is taken
+
+
+def test_what_is_forced_between_marks_is_read_as_it_was_meant():
+    (first, *more) = CODER.parser({"write": WRITE}, str).push(coder_call()).calls
+
+    assert first.name == "write"
+    assert json.loads("".join(piece.arguments for piece in more)) == GIVEN
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"minProperties": 1}, "minProperties is not held"),
+        ({"properties": {"a>b": {}}}, "a parameter cannot be called 'a>b'"),
+        ({"properties": {"a": {"type": "string", "pattern": "^a|b$"}}}, "is not held here: write"),
+        ({"properties": {"a": {"type": "string", "format": "regex"}}}, "format regex is not"),
+        ({"properties": {"a": {"type": "string", "maxLength": "9"}}}, "must be a whole number"),
+    ],
+)
+def test_parameters_that_cannot_be_held_between_marks_are_refused(tokenizer, parameters, told):
+    tool = Tool(name="write", parameters=parameters)
+
+    with pytest.raises(RequestError, match=f"tools: parameters of 'write': .*{told}"):
+        form_of(tokenizer, tool, row="qwen3_coder", choice=ToolChoice("required"))
 
 
 def test_without_strict_tools_a_free_model_is_free(tokenizer):

@@ -113,3 +113,34 @@ def test_a_process_that_somebody_has_ended_is_started_again(vocabulary):
 
     trial.run(StructuredOutputs(regex="b"))
     trial.close()
+
+
+@pytest.fixture(scope="module")
+def other(vocabulary):
+    pytest.importorskip("xgrammar", reason="xgrammar is an extra that is not installed")
+    made = GrammarCompiler(lambda: vocabulary, GRAMMAR_BACKENDS, backend="xgrammar", trial=Trial)
+    yield made
+    made.close()
+
+
+@pytest.mark.slow  # it loads torch, twice
+def test_another_library_has_as_little_time_and_goes_on_with_the_next_form(other):
+    other.start(StructuredOutputs(regex="a+"))  # loaded
+    before_s = time.monotonic()
+
+    with pytest.raises(RequestError, match="it takes more than 1 s of work"):
+        other.start(StructuredOutputs(regex="a?" * 32_000))
+
+    assert time.monotonic() - before_s < SOON_S
+    other.start(StructuredOutputs(json={"properties": {"a": {"type": "string"}}}))
+
+
+def test_a_form_is_tried_with_the_tokens_that_its_library_reads(vocabulary):
+    of_tokens = Trial("xgrammar", vocabulary)._words.vocabulary()
+    of_definition = Trial("llguidance", vocabulary)._words.vocabulary()
+
+    assert [of_tokens.spell(token) for token in range(of_tokens.size)] == [
+        vocabulary.spell(token) for token in range(vocabulary.size)
+    ]
+    assert of_definition.spell(5) == b""
+    assert of_definition.definition == vocabulary.definition

@@ -15,7 +15,7 @@ CASES = [
     ({"properties": {"a": {"multipleOf": -1}}}, "/properties/a/multipleOf", "multipleOf", "-1"),
     ({"contains": {"const": 1}}, "/contains", "contains", '{"const": 1}'),
     ({"type": "array", "uniqueItems": True}, "/uniqueItems", "uniqueItems", "true"),
-    ({"items": {"format": "hostname"}}, "/items/format", "format", '"hostname"'),
+    ({"items": {"format": "regex"}}, "/items/format", "format", '"regex"'),
     ({"$ref": "https://example.com/s.json"}, "/$ref", "$ref", "example.com/s.json"),
     ({"$ref": "#/$defs/a"}, "/$ref", "$ref", "#/$defs/a"),
     ({"pattern": "(?=a)b"}, "/pattern", "pattern", "(?=a)b"),

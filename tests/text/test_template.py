@@ -7,7 +7,8 @@ from datetime import datetime
 import pytest
 
 from octavo.errors import RequestError
-from octavo.text.conversation import ToolCall
+from octavo.text.conversation import ToolCall, Turn
+from octavo.text.formats.table import TOOL_FORMATS
 from octavo.text.template import ChatTemplate
 
 CHAT = [{"role": "user", "content": "Hi <there> & 'all'"}]
@@ -149,3 +150,22 @@ def test_another_template_takes_the_place_of_all():
 
     assert replaced.render(CHAT, {"tools": [1]}) == "<s>"
     assert (templates.names, templates.named("tool_use")) == (["default", "tool_use"], "b")
+
+
+MARKED = (
+    "{% for call in messages[0].tool_calls %}<tool_call>\n<function={{ call.function.name }}>\n"
+    "{% for key, value in call.function.arguments|items %}<parameter={{ key }}>\n"
+    "{{ value | string if value is string or value is number else value | tojson }}\n</parameter>\n"
+    "{% endfor %}</function>\n</tool_call>{% endfor %}"
+)
+
+
+def test_parameters_of_a_history_stand_as_the_model_wrote_them():
+    arguments = '{"text": "a <b>\\n\\"é\\"", "size": 3, "part": 0.25, "rows": [1, "x", null]}'
+    call = ToolCall(id="1", name="look", arguments=arguments)
+
+    rendered = ChatTemplate({"default": MARKED}, {}).render(
+        [Turn(role="assistant", calls=(call,)).for_template()], {}
+    )
+
+    assert rendered == TOOL_FORMATS["qwen3_coder"].spelling.write([("look", arguments)])

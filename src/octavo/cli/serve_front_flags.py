@@ -196,7 +196,7 @@ CHAT: tuple[Flag, ...] = (
         name="tool-call-parser",
         kind=Kind.TEXT,
         default="auto",
-        choices=("auto", "none", "mistral", "llama3_json", "qwen", "hermes"),
+        choices=("auto", "none", "mistral", "llama3_json", "qwen3_coder", "qwen", "hermes"),
         help="How the model writes calls of tools; auto: as its template says.",
     ),
     Flag(

@@ -59,9 +59,15 @@ class HostStep:
 
     @property
     def single(self) -> bool:
-        """True if every slice is one token whose logits are wanted: a step of decoding."""
-        rows = len(self.arrays.tokens)
-        return rows == len(self.arrays.lengths) == len(self.arrays.sample_rows)
+        """True if every slice is one token whose logits are wanted: a step of decoding.
+
+        And they are wanted in the order of the slices: of a prompt that is embedded, states are
+        wanted too, but after all that are sampled.
+        """
+        rows, wanted = len(self.arrays.tokens), self.arrays.sample_rows
+        return rows == len(self.arrays.lengths) == len(wanted) and bool(
+            (wanted == np.arange(rows)).all()
+        )
 
     def fits(self, frame: Frame) -> bool:
         """Tell whether a step that has no more rows than a frame fits in it."""

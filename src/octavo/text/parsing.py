@@ -5,11 +5,12 @@ A way of writing these is a row of a table in `octavo.text.formats.table`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 import msgspec
 
+from octavo.text.conversation import Tool
 from octavo.text.formats.spelling import CallSpelling
 
 
@@ -70,8 +71,8 @@ class ToolFormat(Protocol):
         """Tell by a chat template's source whether the model writes calls like this."""
         ...
 
-    def parser(self, names: frozenset[str], ids: CallIds) -> AnswerParser:
-        """Return what reads one answer; all that is no call of a tool with such a name is content.
+    def parser(self, tools: Mapping[str, Tool], ids: CallIds) -> AnswerParser:
+        """Return what reads one answer; all that is no call of one of these by name is content.
 
         A caller never hears of a call to what it did not offer.
         """

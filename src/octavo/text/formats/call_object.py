@@ -27,24 +27,25 @@ class ValueEnd:
         self.ended = False
         self.broken = False
         """What came cannot belong to a value."""
+        self.quoted = False
+        """What comes next stands in a text."""
         self._open = 0
-        self._quoted = False
         self._escaped = False
 
     def find(self, text: str, place: int) -> int:
         """Return the place behind what belongs to the value, from a place on."""
         while place < len(text) and not self.ended:
             letter = text[place]
-            if self._quoted:
+            if self.quoted:
                 self._read_quoted(letter)
             elif letter not in _OF_JSON or (letter in "}]" and not self._open):
                 self.broken = True
                 return place
             else:
-                self._quoted = letter == '"'
+                self.quoted = letter == '"'
                 self._open += (letter in "{[") - (letter in "}]")
             place += 1
-            self.ended = not self._open and not self._quoted
+            self.ended = not self._open and not self.quoted
         return place
 
     def _read_quoted(self, letter: str) -> None:
@@ -53,7 +54,7 @@ class ValueEnd:
         elif letter == "\\":
             self._escaped = True
         elif letter == '"':
-            self._quoted = False
+            self.quoted = False
 
 
 @dataclass(slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from octavo.text.conversation import Tool
 from octavo.text.formats.call_object import read_call
 from octavo.text.formats.feed import Feed, GeneratorParser, Reading, Said
-from octavo.text.formats.spelling import CallSpelling
+from octavo.text.formats.objects import ObjectSpelling
 from octavo.text.parsing import AnswerParser, CallIds
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -14,7 +17,7 @@ class HermesFormat:
     """A `ToolFormat`. Several calls stand behind each other, a line end between them."""
 
     shown = frozenset((OPEN, CLOSE))
-    spelling = CallSpelling(
+    spelling = ObjectSpelling(
         before=f"{OPEN}\n", after=f"\n{CLOSE}", between="\n", key="arguments", trigger=OPEN
     )
 
@@ -22,8 +25,9 @@ class HermesFormat:
         """True for templates that write such calls, and for ChatML, which says nothing of calls."""
         return OPEN in template or "<|im_start|>" in template
 
-    def parser(self, names: frozenset[str], ids: CallIds) -> AnswerParser:
+    def parser(self, tools: Mapping[str, Tool], ids: CallIds) -> AnswerParser:
         """Return what reads one answer."""
+        names = frozenset(tools)
         return GeneratorParser(lambda feed, said: _read(feed, said, names), ids)
 
     def spell_id(self, digest: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from octavo.text.conversation import Tool
 from octavo.text.formats.call_object import read_call
 from octavo.text.formats.feed import Feed, GeneratorParser, Reading, Said
-from octavo.text.formats.spelling import CallSpelling
+from octavo.text.formats.objects import ObjectSpelling
 from octavo.text.parsing import AnswerParser, CallIds
 
 TAG = "<|python_tag|>"
@@ -14,14 +17,23 @@ class Llama3Format:
     """A `ToolFormat`. Calls begin the answer, or stand behind the tag."""
 
     shown = frozenset((TAG,))
-    spelling = CallSpelling(before="", after="", between="; ", key="parameters", single=True)
+    spelling = ObjectSpelling(
+        before="",
+        after="",
+        between="; ",
+        key="parameters",
+        trigger=TAG,
+        single=True,
+        bare=True,
+    )
 
     def fits(self, template: str) -> bool:
         """True for templates that speak of the tag, or write parameters."""
         return TAG in template or ("<|start_header_id|>" in template and "parameters" in template)
 
-    def parser(self, names: frozenset[str], ids: CallIds) -> AnswerParser:
+    def parser(self, tools: Mapping[str, Tool], ids: CallIds) -> AnswerParser:
         """Return what reads one answer."""
+        names = frozenset(tools)
         return GeneratorParser(lambda feed, said: _read(feed, said, names), ids)
 
     def spell_id(self, digest: str) -> str:

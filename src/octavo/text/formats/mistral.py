@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from octavo.text.conversation import Tool
 from octavo.text.formats.call_object import read_call, tell_arguments
 from octavo.text.formats.feed import Feed, GeneratorParser, Reading, Said
-from octavo.text.formats.spelling import CallSpelling
+from octavo.text.formats.objects import ObjectSpelling
 from octavo.text.parsing import AnswerParser, CallIds
 
 CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
@@ -16,16 +19,23 @@ class MistralFormat:
     """A `ToolFormat` of models up to tokenizer version 7; newer ones are read too."""
 
     shown = frozenset((CALLS, ARGS))
-    spelling = CallSpelling(
-        before="", after="", between=", ", key="arguments", opening=f"{CALLS} [", closing="]"
+    spelling = ObjectSpelling(
+        before="",
+        after="",
+        between=", ",
+        key="arguments",
+        trigger=CALLS,
+        opening=f"{CALLS} [",
+        closing="]",
     )
 
     def fits(self, template: str) -> bool:
         """True for templates that write the marker."""
         return CALLS in template
 
-    def parser(self, names: frozenset[str], ids: CallIds) -> AnswerParser:
+    def parser(self, tools: Mapping[str, Tool], ids: CallIds) -> AnswerParser:
         """Return what reads one answer."""
+        names = frozenset(tools)
         return GeneratorParser(lambda feed, said: _read(feed, said, names), ids)
 
     def spell_id(self, digest: str) -> str:

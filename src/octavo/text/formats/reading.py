@@ -47,10 +47,9 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(f"tool_choice: {choice.name!r:.80} is none of the tools")
 
     @property
-    def names(self) -> frozenset[str]:
-        """What an answer may call."""
-        none = self.choice.mode == "none"
-        return frozenset() if none else frozenset(tool.name for tool in self.tools)
+    def callable(self) -> dict[str, Tool]:
+        """What an answer may call, by name."""
+        return {} if self.choice.mode == "none" else {tool.name: tool for tool in self.tools}
 
     @property
     def forced(self) -> list[Tool]:
@@ -122,7 +121,7 @@ class Formats:
 
     def _grammar(self, use: ToolUse, *, gap: str) -> str | None:
         """Return the grammar of calls; None: nothing holds them."""
-        strict = bool(use.names) and any(tool.strict for tool in use.tools)
+        strict = bool(use.callable) and any(tool.strict for tool in use.tools)
         if not (use.forced or strict):
             return None
         row = self._known(use)
@@ -130,12 +129,12 @@ class Formats:
         if use.forced:
             several = use.parallel and use.choice.mode == "required"
             return row.spelling.grammar(use.forced, added, several=several, gap=gap)
-        return row.spelling.free_grammar([*use.tools], added) if row.spelling.trigger else None
+        return row.spelling.free_grammar([*use.tools], added)
 
     def shown(self, use: ToolUse) -> frozenset[int]:
         """Return special tokens that parsers must see."""
         texts = frozenset[str]() if self.reasoning is None else self.reasoning.shown
-        if use.names:
+        if use.callable:
             texts |= self._known(use).shown
         return frozenset(self.tokenizer.special(texts).values())
 
@@ -144,7 +143,7 @@ class Formats:
 
         name: of the request: ids of calls follow from it and the prompt. Raises RequestError.
         """
-        row = self._known(use) if use.names else None
+        row = self._known(use) if use.callable else None
         reasoning = self.reasoning
         if row is None and reasoning is None:
             return None
@@ -155,7 +154,7 @@ class Formats:
         def parser() -> AnswerParser:
             rest: AnswerParser = PlainParser()
             if row is not None:
-                rest = row.parser(use.names, _ids(row, seed, next(answers)))
+                rest = row.parser(use.callable, _ids(row, seed, next(answers)))
                 if not use.parallel:
                     rest = OneCall(rest)
             return rest if reasoning is None else reasoning.parser(rest, opened=opened)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import Protocol
 
 from octavo.text.conversation import Tool
 
-_SPELLING = "x-guidance"
+SPELLING = "x-guidance"
 """A keyword of llguidance."""
-_LIKE_TEMPLATES = {
+LIKE_TEMPLATES = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
@@ -22,31 +22,17 @@ MAX_CALLS = 16
 """Of an answer of nothing but calls: a model that never stops calling comes to an end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallSpelling:
+class CallSpelling(Protocol):
     """How calls are written, as the templates of the family write them in a history."""
 
-    before: str
-    """Each call."""
-    after: str
-    """Each call."""
-    between: str
-    """Two calls."""
-    key: str
-    """Of the arguments."""
-    opening: str = ""
-    """Before the first call."""
-    closing: str = ""
-    """Behind the last call."""
-    single: bool = False
-    """Templates of the family write one call alone."""
-    trigger: str = ""
-    """The beginning of `before` that nothing but a call begins with; empty: there is none."""
+    @property
+    def single(self) -> bool:
+        """Templates of the family write one call alone."""
+        ...
 
     def write(self, calls: Iterable[tuple[str, str]]) -> str:
         """Return calls as the model would write them: names and arguments."""
-        written = [f"{self._head(name)}{arguments}}}{self.after}" for name, arguments in calls]
-        return self.opening + self.between.join(written) + self.closing
+        ...
 
     def grammar(
         self, tools: list[Tool], added: Mapping[str, int], *, several: bool, gap: str = ""
@@ -54,49 +40,17 @@ class CallSpelling:
         """Return a grammar, as llguidance reads it, of nothing but calls of some tools.
 
         added: texts that are a token each, which a grammar names by number. several: one or more
-        calls, else one. gap: stands before them.
+        calls, else one. gap: stands before them. Raises RequestError for arguments that cannot be
+        held.
         """
-        text = _Texts(added)
-        more = ""
-        if several and not self.single:
-            more = f"({text.of(self.between)} call){{0,{MAX_CALLS - 1}}}"
-        start = (text.of(gap + self.opening), "call", more, text.of(self.closing))
-        rules = ["start: " + " ".join(part for part in start if part)]
-        return "\n".join([*rules, *self._calls(tools, text)])
+        ...
 
     def free_grammar(self, tools: list[Tool], added: Mapping[str, int]) -> str:
         """Return a grammar of free text in which calls fit the schemas of strict tools.
 
-        There must be a trigger. added: as of `grammar`.
+        added: as of `grammar`. Raises RequestError.
         """
-        assert self.before.startswith(self.trigger)
-        text = _Texts(added)
-        # What is a token by itself cannot stand in free text; what is not ends it where it can.
-        lazy = "" if self.trigger in added else "[lazy]"
-        rules = [
-            "start: (begin call)* TEXT",
-            f"begin{lazy}: TEXT {text.of(self.trigger)}",
-            r"TEXT: /(.|\n)*/",
-        ]
-        return "\n".join([*rules, *self._calls(tools, text, after=self.trigger)])
-
-    def _calls(self, tools: list[Tool], text: _Texts, *, after: str | None = None) -> list[str]:
-        """Return the rule of a call. after: it goes on behind this; only strict schemas count."""
-        names = [f"call_{number}" for number in range(len(tools))]
-        rules = [f"call: {' | '.join(names)}"]
-        for name, tool in zip(names, tools, strict=True):
-            held = after is None or tool.strict
-            schema = {
-                **(schema_of(tool) if held else {"type": "object"}),
-                _SPELLING: _LIKE_TEMPLATES,
-            }
-            head, end = self._head(tool.name).removeprefix(after or ""), "}" + self.after
-            rules.append(f"{name}: {text.of(head)} {name}_arguments {text.of(end)}")
-            rules.append(f"{name}_arguments: %json {json.dumps(schema, ensure_ascii=False)}")
-        return rules
-
-    def _head(self, name: str) -> str:
-        return f'{self.before}{{"name": {json.dumps(name)}, "{self.key}": '
+        ...
 
 
 def schema_of(tool: Tool) -> dict[str, object]:
@@ -108,7 +62,7 @@ def schema_of(tool: Tool) -> dict[str, object]:
     return schema
 
 
-class _Texts:
+class Texts:
     """Writes texts as a grammar has them."""
 
     def __init__(self, added: Mapping[str, int]) -> None:
@@ -123,3 +77,14 @@ class _Texts:
             for part in self._pattern.split(text)
             if part
         )
+
+    def until(self, trigger: str, before: str = "TEXT") -> str:
+        """Return the rule `begin`: all before a trigger, and the trigger.
+
+        What is a token by itself cannot stand in free text; what is not ends it where it can.
+        """
+        lazy = "" if trigger in self._added else "[lazy]"
+        return f"begin{lazy}: {before} {self.of(trigger)}"
+
+
+TEXT = r"TEXT: /(.|\n)*/"

@@ -9,6 +9,7 @@ from octavo.errors import ConfigError
 from octavo.text.formats.hermes import HermesFormat
 from octavo.text.formats.llama3 import Llama3Format
 from octavo.text.formats.mistral import MistralFormat
+from octavo.text.formats.qwen3_coder import Qwen3CoderFormat
 from octavo.text.formats.think import ThinkFormat
 from octavo.text.parsing import ReasoningFormat, ToolFormat
 
@@ -22,6 +23,7 @@ _HERMES = HermesFormat()
 TOOL_FORMATS: dict[str, ToolFormat] = {
     "mistral": MistralFormat(),
     "llama3_json": Llama3Format(),
+    "qwen3_coder": Qwen3CoderFormat(),
     "qwen": _HERMES,
     "hermes": _HERMES,
 }

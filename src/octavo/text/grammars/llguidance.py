@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
-from octavo.text.grammars.backend import Vocabulary
+from octavo.text.grammars.backend import Grammar, Vocabulary
+from octavo.text.grammars.hosts import HostGrammar, Letters
 from octavo.text.grammars.nested import exact_grammar
 from octavo.text.grammars.schema import exact_schema
+from octavo.text.grammars.schema.hosts import names_hosts
 from octavo.text.grammars.tags import Tags, special_tokens
 
 _LIMITS = LLParserLimits(
@@ -58,20 +60,27 @@ class LlguidanceMaker:
             raise RequestError(
                 f"structured_outputs: no grammar can be made over this model's vocabulary: {error}"
             ) from None
+        self._vocabulary = vocabulary
+        self._letters: Letters | None = None
         self._special = special_tokens(vocabulary.definition)
         self._words = -(-vocabulary.size // 32)
 
-    def compile(self, form: StructuredOutputs) -> LlguidanceGrammar:
+    def compile(self, form: StructuredOutputs) -> Grammar:
         """Compile a form; see `GrammarMaker.compile`."""
-        matcher = LLMatcher(
-            self._tokenizer, definition(form, self._special), log_level=0, limits=_LIMITS
-        )
+        defined = definition(form, self._special)
+        matcher = LLMatcher(self._tokenizer, defined, log_level=0, limits=_LIMITS)
         _check(form, matcher)
         # The first mask is computed here: what is put off until it is no step's work, and its
         # limits count as the form's.
         _fill(matcher, np.zeros(self._words, dtype=np.int32))
         _check(form, matcher)
-        return LlguidanceGrammar(matcher)
+        grammar = LlguidanceGrammar(matcher)
+        return self._with_hosts(grammar) if names_hosts(defined) else grammar
+
+    def _with_hosts(self, grammar: Grammar) -> Grammar:
+        if self._letters is None:
+            self._letters = Letters(self._vocabulary)
+        return HostGrammar(grammar, self._letters) if self._letters.complete else grammar
 
 
 class LlguidanceGrammar:

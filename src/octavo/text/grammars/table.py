@@ -24,3 +24,6 @@ GRAMMAR_BACKENDS: dict[str, Callable[[Vocabulary], GrammarMaker]] = {
     "xgrammar": _xgrammar,
 }
 """The first is what auto means."""
+
+READS_SPELLING = frozenset({"xgrammar"})
+"""Those whose work depends on how each token is spelled, not on the tokenizer's definition."""

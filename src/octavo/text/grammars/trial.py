@@ -25,6 +25,7 @@ import numpy as np
 from octavo.contract.structured import StructuredOutputs
 from octavo.errors import RequestError
 from octavo.text.grammars.backend import GrammarMaker, TokenMatcher, Vocabulary
+from octavo.text.grammars.table import GRAMMAR_BACKENDS, READS_SPELLING
 
 WORK_S = 1.0
 """Seconds of a processor that a form may take."""
@@ -45,11 +46,25 @@ _LENGTH = struct.Struct("<I")
 
 
 class _Words(msgspec.Struct):
-    """A vocabulary, but for how its tokens are spelled."""
+    """A vocabulary."""
 
     definition: str
     size: int
     ends: tuple[int, ...]
+    spelled: tuple[bytes, ...] = ()
+    """Its tokens, for libraries that read them; others find them in the definition."""
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, backend: str) -> _Words:
+        tokens = range(vocabulary.size if backend in READS_SPELLING else 0)
+        spelled = tuple(vocabulary.spell(token) for token in tokens)
+        return cls(vocabulary.definition, vocabulary.size, vocabulary.ends, spelled)
+
+    def vocabulary(self) -> Vocabulary:
+        spelled = dict(enumerate(self.spelled))
+        return Vocabulary(
+            self.definition, self.size, self.ends, lambda token: spelled.get(token, b"")
+        )
 
 
 class Trial:
@@ -60,7 +75,7 @@ class Trial:
 
     def __init__(self, backend: str, vocabulary: Vocabulary) -> None:
         self._backend = backend
-        self._words = _Words(vocabulary.definition, vocabulary.size, vocabulary.ends)
+        self._words = _Words.of(vocabulary, backend)
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, form: StructuredOutputs) -> None:
@@ -134,15 +149,12 @@ def _read(stream: IO[bytes]) -> bytes | None:
 
 def main(backend: str) -> None:
     """Answer one form after another: nothing if it can be compiled, else why not."""
-    from octavo.text.grammars.table import GRAMMAR_BACKENDS
-
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints
     words = _read(questions)
     if words is None:
         return
-    told = msgspec.msgpack.decode(words, type=_Words)
-    vocabulary = Vocabulary(told.definition, told.size, told.ends, lambda _: b"")
+    vocabulary = msgspec.msgpack.decode(words, type=_Words).vocabulary()
     maker, error = None, b""
     try:
         maker = GRAMMAR_BACKENDS[backend](vocabulary)
@@ -155,7 +167,7 @@ def main(backend: str) -> None:
         # Ends the process, wherever it is.
         signal.setitimer(signal.ITIMER_PROF, WORK_S)
         before = _most_memory()
-        answer = error if maker is None else _try(maker, form, told.size)
+        answer = error if maker is None else _try(maker, form, vocabulary.size)
         signal.setitimer(signal.ITIMER_PROF, 0)
         if _most_memory() - before > GROWTH_BYTES:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,9 @@ from octavo.text.grammars.backend import Vocabulary
 from octavo.text.grammars.schema import exact_schema
 from octavo.text.grammars.tags import Tags
 
-MAX_REPEATS = 10_000
-"""Of one part of an expression, all counts around it multiplied: the library writes each out."""
 MAX_CHARS = 1 << 16
-"""Of a form: the library knows no limit on its own work."""
+"""Of a form. Time is bounded where forms are tried (`trial`), since the library bounds none."""
 _QUOTED = 400
-_COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 class XgrammarMaker:
@@ -82,6 +78,8 @@ class XgrammarMaker:
                 return compiler.compile_grammar(form.text)
             case "structural_tag":
                 tags = Tags.read(form.text).tags
+                for tag in tags:
+                    _check_patterns(form, json.loads(tag.schema))
                 item = self._library.StructuralTagItem
                 return compiler.compile_structural_tag(
                     [item(begin=t.begin, schema=t.schema, end=t.end) for t in tags],
@@ -95,6 +93,7 @@ class XgrammarMaker:
                 "out, or name llguidance as the backend"
             )
         schema = exact_schema(form.text) if form.form == "json" else '{"type":"object"}'
+        _check_patterns(form, json.loads(schema))
         return self._compiler.compile_json_schema(
             schema,
             any_whitespace=not form.disable_any_whitespace,
@@ -145,17 +144,23 @@ def _special(definition: str) -> frozenset[int]:
     return frozenset(row["id"] for row in rows if row.get("special"))
 
 
+def _check_patterns(form: StructuredOutputs, schema: object) -> None:
+    """Refuse strings of several patterns, which stand behind allOf: the library reads one."""
+    parts = schema if isinstance(schema, list) else []
+    if isinstance(schema, dict):
+        if "allOf" in schema and schema.get("type") == "string":
+            raise RequestError(
+                f"structured_outputs: {form.form}: a string of several patterns, as some formats "
+                "are, is not supported by xgrammar: name llguidance as the backend"
+            )
+        parts = [value for key, value in schema.items() if key not in ("enum", "required")]
+    for part in parts:
+        _check_patterns(form, part)
+
+
 def _check_size(form: StructuredOutputs) -> None:
     if len(form.text) > MAX_CHARS:
         raise RequestError(
             f"structured_outputs: {form.form}: at most {MAX_CHARS} characters are compiled by "
             "xgrammar: make it smaller, or name llguidance as the backend"
-        )
-    repeats = 1
-    for low, high in _COUNT.findall(form.text):
-        repeats *= max(1, int((high or low)[:9]))
-    if repeats > MAX_REPEATS and form.form in ("regex", "grammar", "json"):
-        raise RequestError(
-            f"structured_outputs: {form.form}: its counts multiply to {repeats}, and xgrammar "
-            f"writes out at most {MAX_REPEATS}: name llguidance as the backend"
         )

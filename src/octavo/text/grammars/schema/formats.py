@@ -1,5 +1,7 @@
 """What strings of a format look like, exactly: regular expressions after the RFCs that define them.
 
+Of names of hosts they are shown stand-ins (`hosts`).
+
 Those whose strings no expression describes are named in `REFUSED`. All others are no formats of
 JSON Schema: nothing is asserted of them, as it wants.
 """
@@ -9,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from octavo.text.grammars.schema.hosts import HOSTS
+
 REFUSED: Mapping[str, str] = {
-    "hostname": "names in Punycode cannot be told from others by an expression",
     "idn-hostname": "international names are defined by tables, not by an expression",
     "idn-email": "international names are defined by tables, not by an expression",
     "regex": "expressions nest without end",
@@ -147,6 +150,7 @@ _FORMATS: Mapping[str, Callable[[], str | tuple[str, ...]]] = {
     "ipv6": _ipv6,
     "uuid": lambda: f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}",
     "email": _email,
+    "hostname": lambda: HOSTS,
     "uri": lambda: _references("", "", relative=False),
     "uri-reference": lambda: _references("", "", relative=True),
     "iri": lambda: _references(_MORE, _PRIVATE, relative=False),

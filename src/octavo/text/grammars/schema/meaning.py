@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.text.grammars.schema.document import Document, Node, Refusal, Refused
+from octavo.text.grammars.schema.ecma import literal
 from octavo.text.grammars.schema.evaluated import Unevaluated
 from octavo.text.grammars.schema.logic import (
     FALSE,
@@ -259,6 +260,11 @@ class Meaning:
                 return all(self.has_value(shape.item(index)) for index in range(min(shape.low, 64)))
             case Objects():
                 return self._some_object(shape)
+
+    def never_has(self, strings: Strings, letter: str) -> bool:
+        """True if it is certain that no string of a shape has a letter."""
+        patterns = (*strings.patterns, literal(letter))
+        return self._patterns.nothing_matches(patterns, strings.low, strings.high)
 
     def _some_object(self, shape: Objects) -> bool:
         named = dict(shape.named)

@@ -15,6 +15,8 @@ from octavo.errors import RequestError
 from octavo.text.grammars.byte_vocabulary import END, byte_vocabulary
 from octavo.text.grammars.schema.document import Refusal, quoted
 from octavo.text.grammars.schema.ecma import NOTHING, literal, translated
+from octavo.text.grammars.schema.formats import expressions
+from octavo.text.grammars.schema.hosts import with_stand_ins
 
 MAX_ASKED = 2_000
 """Questions in one schema; each takes up to a millisecond."""
@@ -45,7 +47,8 @@ class Patterns:
         known = self._found.get((pattern, text))
         if known is None:
             matcher = self._start({"type": "string", "pattern": pattern})
-            spelled = json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")
+            shown = with_stand_ins(text) if pattern in expressions("hostname") else text
+            spelled = json.dumps(shown, ensure_ascii=False).encode("utf-8", "replace")
             tokens = [*spelled, END]
             known = not matcher.is_error() and matcher.deep_copy().validate_tokens(tokens) == len(
                 tokens

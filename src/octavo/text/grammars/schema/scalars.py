@@ -220,14 +220,6 @@ def _encoding(node: Node, patterns: Patterns) -> Statement:
     return Leaf((*all_but(Strings), Strings(patterns=(_BASE64,))), (Strings(blocked=blocked),))
 
 
-def _media_type(node: Node, patterns: Patterns) -> Statement:
-    if node.draft != 7:
-        return TRUE
-    raise node.fail(
-        "contentMediaType", "it is asserted in draft 7, and not supported; leave it out"
-    )
-
-
 SCALARS: Mapping[str, Callable[[Node, Patterns], Statement]] = {
     "type": _type,
     "const": _const,
@@ -242,5 +234,4 @@ SCALARS: Mapping[str, Callable[[Node, Patterns], Statement]] = {
     "pattern": _pattern,
     "format": _format,
     "contentEncoding": _encoding,
-    "contentMediaType": _media_type,
 }

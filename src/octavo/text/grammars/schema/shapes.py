@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import TypeAlias, TypeVar
 
 from octavo.text.grammars.schema.document import Refusal
+from octavo.text.grammars.schema.formats import expressions
 from octavo.text.grammars.schema.logic import FALSE, TRUE, Statement, every
 from octavo.text.grammars.schema.patterns import Patterns
 
@@ -49,6 +50,11 @@ class Strings:
     patterns: tuple[str, ...] = ()
     """As `patterns.translated` has them; each is found in the string."""
     blocked: Refusal | None = None
+
+    @property
+    def of_hosts(self) -> bool:
+        """True for names of hosts, of which expressions tell with stand-ins alone."""
+        return HOST_PATTERNS[0] in self.patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,11 @@ class Objects:
     """Of each of these, some key is none."""
     blocked: Refusal | None = None
 
+
+HOST_PATTERNS = expressions("hostname")
+NO_OTHER_HOSTS = Refusal(
+    "", "`format`", "hostname is not supported together with other rules for the same string"
+)
 
 Shape: TypeAlias = Constant | Numbers | Strings | Arrays | Objects
 _S = TypeVar("_S", Numbers, Strings, Arrays, Objects)
@@ -160,12 +171,15 @@ class Meeting:
         low, high = max(a.low, b.low), _least(a.high, b.high)
         if high is not None and low > high:
             return None
-        return Strings(
+        met = Strings(
             excluded=_joined(a.excluded, b.excluded),
             low=low,
             high=high,
             patterns=_joined(a.patterns, b.patterns),
         )
+        if met.of_hosts and (met.excluded or len(met.patterns) > len(HOST_PATTERNS)):
+            return Strings(blocked=NO_OTHER_HOSTS)
+        return met
 
     def _fits(self, value: str, strings: Strings) -> bool:
         if strings.values is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.text.grammars.schema.document import Json, Node, Refused
+from octavo.text.grammars.schema.hosts import UNLIKE
 from octavo.text.grammars.schema.items import longest, positions
 from octavo.text.grammars.schema.logic import FALSE, TRUE, Every, Statement
 from octavo.text.grammars.schema.meaning import Meaning
@@ -12,6 +13,7 @@ from octavo.text.grammars.schema.objects import Presence, allowed, key_rule, out
 from octavo.text.grammars.schema.order import Order
 from octavo.text.grammars.schema.shapes import (
     ANYTHING,
+    NO_OTHER_HOSTS,
     Arrays,
     Constant,
     Numbers,
@@ -92,6 +94,7 @@ class Writer:
                 raise shape.blocked.error()
         if set(shapes) >= set(ANYTHING):
             return True
+        self._check_hosts(shapes)
         ranks = self._order.ranks(statement)
         ways = [way for shape in shapes for way in self._written(shape, ranks)]
         constants = [value for way in ways for value in way.get("enum", ())]
@@ -101,6 +104,14 @@ class Writer:
         if len(ways) == 1:
             return ways[0]
         return {"anyOf": ways} if ways else False
+
+    def _check_hosts(self, shapes: list[Shape]) -> None:
+        """Refuse names of hosts beside other strings, among which no stand-in could be told."""
+        rules = [one for one in shapes if isinstance(one, Strings) and one.values is None]
+        if Strings() in rules or not any(one.of_hosts for one in rules):
+            return
+        if not all(one.of_hosts or self._meaning.never_has(one, UNLIKE) for one in rules):
+            raise NO_OTHER_HOSTS.error()
 
     def _written(self, shape: Shape, ranks: dict[str, int]) -> list[dict[str, Json]]:
         match shape:
