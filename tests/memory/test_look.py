@@ -172,6 +172,22 @@ def test_other_rules_are_told_with_what_they_would_reserve():
     assert driver.scheduler.lookout.frame(1.5, frame.number).reserved is None
 
 
+def test_quarantined_blocks_are_shown_and_all_others_as_they_are_then():
+    driver = Driver.paged(40)
+    watcher = Watcher(driver.scheduler, driver.cache)
+    driver.add(make_request("a", PROMPT, max_tokens=20))
+    driver.step()
+    watcher.check(driver.now_s)
+    driver.cache.device.pool.blocks[0].refs += 1
+
+    assert driver.quarantine() == 1
+
+    watcher.check(driver.now_s)
+    assert states(watcher, "quarantined", "free") == (1, 39)
+    driver.run()
+    watcher.check(driver.now_s)
+
+
 @pytest.mark.parametrize("rule", ["max", "pow2"])
 def test_regions_are_shown_too(rule):
     driver = Driver(make_regions(rule, 32), limits=Limits(4, 64, 64, 128))
