@@ -216,6 +216,22 @@ def test_nobody_looks_once_the_last_stream_has_ended():
     served(test)
 
 
+def test_a_number_that_no_block_has_does_not_come_to_the_engine():
+    async def test(server):
+        asked, show = [], server.core.show_block
+
+        async def noted(block, *, prefix=False):
+            asked.append(block)
+            return await show(block, prefix=prefix)
+
+        server.core.show_block = noted
+        for block in (-1, 10**6, 10**30):
+            assert (await server.get(f"{BLOCKS}/{block}")).status_code == 404
+        assert not asked
+
+    served(test)
+
+
 def test_a_tenant_sees_of_others_cells_their_state_alone():
     async def test(server):
         core, feed = server.core, Feed(server.core)
@@ -268,6 +284,36 @@ def test_keys_decide_who_sees_what():
             assert told["prefix_tokens"] == [1, 2, 3, 4, 5, 6, 7, 8]
 
     served(test, build=several, keys=KEYS)
+
+
+def test_of_a_block_that_tenants_share_each_is_told_its_own_sequences_alone():
+    async def test(server):
+        core, feed = server.core, Feed(server.core)
+        submit(core, "his", tenant="bob")
+        async with (
+            watching(core, feed) as everything,
+            watching(core, feed, tenant="alice") as hers,
+        ):
+            whole, page = await everything(), await hers()
+            while not whole.requests:
+                whole = await everything()
+            (his,) = whole.requests
+            submit(core, "hers", tenant="alice")
+            while not page.requests or page.cells["refs"].max() < 2:
+                page = await hers()
+            (own,) = page.requests
+            shared = int(np.argmax(page.cells["refs"] > 1))
+            assert page.cells["mine"][shared]
+            assert his not in page.cells["owner"]
+            assert page.cells["owner"][shared] == own
+            told = {}
+            for who in ("alice", "bob", "admin"):
+                headers = {"Authorization": f"Bearer {who}-key"}
+                reply = await server.client.get(f"{BLOCKS}/{shared}", headers=headers)
+                told[who] = reply.json()["sequences"]
+            assert told == {"alice": [-1, own], "bob": [his, -1], "admin": [his, own]}
+
+    served(test, build=several, keys=KEYS, step_s=0.01)
 
 
 def test_a_server_without_keys_tells_no_texts_unless_it_was_told_to():

@@ -195,6 +195,9 @@ class BlockFacts(msgspec.Struct, frozen=True, kw_only=True):
     """None: it begins a text."""
     depth: int = 0
     sequences: tuple[SeqId, ...] = ()
+    """Those that hold it."""
+    whose: tuple[str, ...] = ()
+    """Their tenants, one for each."""
     tokens: tuple[int, ...] | None = None
     """None: not known, or none."""
     age_s: float = 0.0

@@ -107,7 +107,11 @@ class Lookout:
         if not 0 <= block < self._look.num_blocks:
             return None
         facts = self._look.block(block, prefix=prefix)
-        facts = msgspec.structs.replace(facts, age_s=max(0.0, now_s - facts.used_s))
+        facts = msgspec.structs.replace(
+            facts,
+            age_s=max(0.0, now_s - facts.used_s),
+            whose=tuple([self._tenant(seq) for seq in facts.sequences]),
+        )
         place = self._look.place(block) if facts.tokens is None and facts.filled else None
         seq = None if place is None else self._roster.get(place[0])
         if place is None or seq is None:
@@ -121,6 +125,10 @@ class Lookout:
         )
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
+
+    def _tenant(self, seq_id: SeqId) -> str:
+        seq = self._roster.get(seq_id)
+        return "" if seq is None else seq.request.tenant
 
     def _shown(self) -> list[Sequence]:
         """Return the sequences that are told of."""

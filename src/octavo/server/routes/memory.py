@@ -16,6 +16,7 @@ from octavo.server.schemas.memory import BlockReply, HistoryReply
 from octavo.server.schemas.replies import replies
 from octavo.server.sse import HEADERS
 from octavo.server.watch.feed import Feed, Stream
+from octavo.server.watch.mirror import NOBODY
 from octavo.server.watch.wants import MOST_CELLS, MOST_FOLLOWED, MOST_HZ, MOST_NODES, Wants
 
 PREFIX = "/v1/debug/memory"
@@ -85,15 +86,21 @@ def _add_block_route(routes: APIRouter, parts: Parts) -> None:
         prefix: Annotated[bool, Query(description="With the text before it")] = False,
     ) -> Response:
         _check_options(request, frozenset(("prefix",)))
-        facts = await parts.core.show_block(block, prefix=prefix)
+        most = parts.core.facts.num_blocks - 1
+        there = 0 <= block <= most  # a greater number may be none that the engine can be told
+        facts = await parts.core.show_block(block, prefix=prefix) if there else None
         if facts is None:
-            most = parts.core.facts.num_blocks - 1
             raise ApiError(404, f"there is no block {block}: they are 0 to {most}", param="block")
         tenant = _limited_to(request, parts)
         if tenant is not None and tenant not in facts.tenants:
             told = {"block": block, "state": facts.state.name.lower(), "mine": False}
             return json_response(told)
-        return json_response(_told(facts, parts, shows_text=_shows_text(request, parts)))
+        told = _told(facts, parts, shows_text=_shows_text(request, parts))
+        told["sequences"] = [
+            seq if tenant in (None, name) else NOBODY
+            for seq, name in zip(facts.sequences, facts.whose, strict=True)
+        ]
+        return json_response(told)
 
 
 def _add_history_route(routes: APIRouter, parts: Parts) -> None:
@@ -157,7 +164,6 @@ def _told(facts: BlockFacts, parts: Parts, *, shows_text: bool) -> dict[str, obj
         "key": None if facts.key is None else facts.key.hex(),
         "parent": None if facts.parent is None else facts.parent.hex(),
         "depth": facts.depth,
-        "sequences": facts.sequences,
         "tokens": tokens if shows_text else None,
         "text": None,
         "prefix_tokens": facts.prefix if shows_text else None,

@@ -26,7 +26,9 @@ class BlockReply(Reply):
     key: str | None = None
     parent: str | None = Field(None, description="Key of what comes before; null: it begins a text")
     depth: int = Field(0, description="Index in its chain")
-    sequences: list[int] = Field(default_factory=list[int])
+    sequences: list[int] = Field(
+        default_factory=list[int], description="Those that hold it; of other tenants -1"
+    )
     tokens: list[int] | None = None
     text: str | None = None
     prefix_tokens: list[int] | None = Field(

@@ -162,21 +162,34 @@ class View:
         told: Told = {} if whole else {"index": _b64(index, np.uint32)}
         told["state"] = _b64(mirror.state[index], np.uint8)
         own = None if mine is None else mine[index]
-        for name, column, dtype, nothing in (
-            ("group", mirror.group, np.uint8, None),
-            ("refs", mirror.refs, np.uint16, 0),
-            ("tokens", mirror.tokens, np.uint16, 0),
-            ("owner", mirror.owner, np.int32, NOBODY),
-            ("hits", mirror.hits, np.uint16, 0),
-            ("used_s", mirror.used, np.uint32, 0),
+        owner = self._owners(index, own)
+        for name, values, dtype, nothing in (
+            ("group", mirror.group[index], np.uint8, None),
+            ("refs", mirror.refs[index], np.uint16, 0),
+            ("tokens", mirror.tokens[index], np.uint16, 0),
+            ("owner", owner, np.int32, NOBODY),
+            ("hits", mirror.hits[index], np.uint16, 0),
+            ("used_s", mirror.used[index], np.uint32, 0),
         ):
-            values = column[index]
             if own is not None and nothing is not None:
-                values = np.where(own, values, nothing)
-            told[name] = _b64(values, dtype)
+                told[name] = _b64(np.where(own, values, nothing), dtype)
+            else:
+                told[name] = _b64(values, dtype)
         if own is not None:
             told["mine"] = _b64(own, np.uint8)
         return told
+
+    def _owners(self, index: Column, own: Column | None) -> Column:
+        """Return which sequence holds each block: of other tenants' none is named."""
+        mirror = self._mirror
+        owner = mirror.owner[index]
+        if own is not None and mirror.also:
+            for row in np.flatnonzero(own).tolist():
+                block = int(index[row])
+                if block in mirror.also:
+                    there = map(self._name, mirror.holders.get(block, ()))
+                    owner[row] = min((seq for seq in there if seq != NOBODY), default=NOBODY)
+        return owner
 
     def _counts(self, shown: MemoryShown) -> Told:
         counts = self._mirror.counts()
