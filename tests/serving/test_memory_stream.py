@@ -216,6 +216,37 @@ def test_nobody_looks_once_the_last_stream_has_ended():
     served(test)
 
 
+def test_streams_that_come_and_go_do_not_let_the_engine_show_everything_again():
+    async def test(server):
+        core, feed, whole = server.core, Feed(server.core), []
+        look = core.look
+
+        async def counted(seen):
+            shown = await look(seen)
+            whole.append(shown.frame.memory.whole)
+            return shown
+
+        core.look = counted
+        for _ in range(3):
+            async with watching(core, feed) as read:
+                page = await read()
+                assert page.last["type"] == "snapshot"
+                agrees(page, core)
+        for _ in range(5):  # before there is an answer
+            stream = Stream(feed, core, "fake", Wants())
+            events = asyncio.ensure_future(anext(stream.events(keep_alive_s=10.0)))
+            await asyncio.sleep(0)
+            events.cancel()
+        await asyncio.sleep(0.3)
+        submit(core, "one", max_tokens=3)
+        async with watching(core, feed) as read:
+            page = await read()
+            agrees(page, core)
+        assert whole.count(True) == 1
+
+    served(test)
+
+
 def test_a_number_that_no_block_has_does_not_come_to_the_engine():
     async def test(server):
         asked, show = [], server.core.show_block

@@ -28,7 +28,9 @@ class Feed:
     """One mirror of the engine's memory, kept up to date while anybody watches.
 
     It asks for the next frame once the last one has been taken in: a server that has no time asks
-    less often, and the engine does nothing for nobody. For use on one event loop.
+    less often, and the engine does nothing for nobody. What is asked is always taken in, and kept
+    when nobody watches any more: streams that come and go, however fast, do not let the engine show
+    everything again and again. For use on one event loop.
     """
 
     def __init__(self, core: CoreClient, faults: Faults | None = None) -> None:
@@ -36,6 +38,8 @@ class Feed:
         self._core = core
         self._faults = faults or Faults()
         self._mirror: Mirror | None = None
+        self._fresh = False
+        """The mirror has been brought up to date since it is watched."""
         self._watching: list[int] = []
         """Frames a second, of each stream."""
         self._task: asyncio.Task[None] | None = None
@@ -45,8 +49,7 @@ class Feed:
     def mirror(self) -> Mirror | None:
         """The memory of the engine that is there; None: nothing has been seen of it."""
         mirror = self._mirror
-        there = mirror is not None and mirror.shown is not None
-        return mirror if there and self._lives(mirror) else None
+        return mirror if self._fresh and self._lives(mirror) else None
 
     def check_room(self) -> None:
         """Raise OverLimit if too many watch for one more."""
@@ -60,20 +63,13 @@ class Feed:
     def watched(self, hz: int) -> Generator[None, None, None]:
         """Keep the mirror up to date meanwhile. hz: frames a second, at most."""
         self._watching.append(hz)
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
             self._faults.watch("the stream of the memory", self._task)
         try:
             yield
         finally:
             self._watching.remove(hz)
-            self._rest()
-
-    def _rest(self) -> None:
-        """Look no more once nobody watches."""
-        if not self._watching and self._task is not None:
-            self._task.cancel()
-            self._task = None
 
     async def news(self, timeout_s: float) -> None:
         """Return once another frame has been taken in, or the engine's state may have changed."""
@@ -90,10 +86,10 @@ class Feed:
         )
 
     async def _run(self) -> None:
-        """Look again and again; the first look shows everything."""
-        self._mirror = None
+        """Look again and again while anybody watches."""
+        self._fresh = False
         clock = asyncio.get_running_loop().time
-        while True:
+        while self._watching:
             began_s = clock()
             try:
                 await self._look()
@@ -113,8 +109,9 @@ class Feed:
         shown = await asyncio.wait_for(core.look(mirror.number), _PATIENCE_S)
         if core.restarts != epoch:
             raise EngineGone("another engine has come meanwhile")
+        self._mirror = None  # what is taken in by half is nobody's to see
         mirror.take_in(shown)
-        self._mirror = mirror
+        self._mirror, self._fresh = mirror, True
 
     def _ring(self) -> None:
         self._news.set()
