@@ -76,7 +76,7 @@ class Tree:
         parents = dict(zip(heads.tolist(), parent.tolist(), strict=True))
         branches = np.bincount(parent[parent >= 0], minlength=count)
         score = tokens[heads] * (1 + hits[heads])
-        chosen = _chosen(most, heads[np.argsort(-score, kind="stable")].tolist(), parents)
+        chosen = choose(most, heads[np.argsort(-score, kind="stable")].tolist(), parents)
         size = int(self._sizes())
         nodes = [
             {
@@ -105,15 +105,25 @@ class Tree:
         return self._mirror.block_sizes[self._group]
 
 
-def _chosen(most: int, best: list[int], parents: dict[int, int]) -> list[int]:
-    """Return the best nodes for which there is room with all that lie above them."""
+def choose(most: int, best: list[int], parents: dict[int, int]) -> list[int]:
+    """Return the best nodes for which there is room with all that lie above them.
+
+    Too deep a node stays so, and so do all below it: each node chosen takes the room of one, and
+    brings it nearer by one at most.
+    """
     chosen: dict[int, None] = {}
+    deep = set[int]()
     for one in best:
         chain = list[int]()
-        while one >= 0 and one not in chosen:
+        while one >= 0 and one not in chosen and one not in deep:
             chain.append(one)
             one = parents[one]
-        if len(chosen) + len(chain) <= most:
+        room = most - len(chosen)
+        if one in deep:
+            deep.update(chain)
+            continue
+        deep.update(chain[: max(0, len(chain) - room)])
+        if len(chain) <= room:
             chosen.update(dict.fromkeys(reversed(chain)))
         if len(chosen) == most:
             break
