@@ -263,6 +263,26 @@ def test_a_number_that_no_block_has_does_not_come_to_the_engine():
     served(test)
 
 
+def test_the_engine_is_asked_for_a_few_blocks_at_once_however_many_ask():
+    async def test(server):
+        show, asking, most = server.core.show_block, 0, 0
+
+        async def counted(block, *, prefix=False):
+            nonlocal asking, most
+            asking += 1
+            most = max(most, asking)
+            await asyncio.sleep(0.01)
+            asking -= 1
+            return await show(block, prefix=prefix)
+
+        server.core.show_block = counted
+        replies = await asyncio.gather(*[server.get(f"{BLOCKS}/{block}") for block in range(12)])
+        assert {reply.status_code for reply in replies} == {200}
+        assert most == 4
+
+    served(test)
+
+
 def test_a_tenant_sees_of_others_cells_their_state_alone():
     async def test(server):
         core, feed = server.core, Feed(server.core)

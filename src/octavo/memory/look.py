@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
@@ -125,10 +126,9 @@ class PagedLook:
 
     def place(self, block: BlockId) -> tuple[SeqId, int, int] | None:
         """Return a sequence that holds a block, the group, and the index there; None: none does."""
-        for seq, table in self._tables.items():
-            for group, ids in enumerate(table.ids):
-                if block in ids:
-                    return seq, group, ids.index(block)
+        one = self._pool.blocks[block]
+        for seq, index in self._holding(one):
+            return seq, one.group, index
         return None
 
     def block(self, block: BlockId, *, prefix: bool = False) -> BlockFacts:
@@ -149,10 +149,8 @@ class PagedLook:
             key=one.key,
             parent=one.parent if one.key is not None and one.depth else None,
             depth=one.depth,
-            sequences=tuple(
-                seq for seq, table in self._tables.items() if any(block in ids for ids in table.ids)
-            ),
-            tokens=None if one.key is None else tuple(_tokens(one.tokens)),
+            sequences=tuple([seq for seq, _ in self._holding(one)]),
+            tokens=None if one.key is None else _tokens(one.tokens),
             prefix=chain,
         )
 
@@ -224,7 +222,18 @@ class PagedLook:
                 return None
             pieces.append(before.tokens)
             block = before
-        return tuple(_tokens(b"".join(reversed(pieces))))
+        return _tokens(b"".join(reversed(pieces)))
+
+    def _holding(self, block: Block) -> Iterator[tuple[SeqId, int]]:
+        """Yield the sequences that hold a block, and its index there. O(entries of tables)."""
+        left = block.refs  # moves among them
+        for seq, table in self._tables.items():
+            if not left:
+                return
+            ids = table.ids[block.group]
+            if block.id in ids:
+                left -= 1
+                yield seq, ids.index(block.id)
 
 
 def _counted(values: list[int]) -> bytes:
@@ -234,7 +243,10 @@ def _counted(values: list[int]) -> bytes:
     return array("H", values).tobytes()
 
 
-def _tokens(text: bytes) -> Iterator[int]:
+def _tokens(text: bytes) -> tuple[int, ...]:
     """Read tokens as blocks hold them: int32, little-endian."""
-    for start in range(0, len(text), TOKEN_BYTES):
-        yield int.from_bytes(text[start : start + TOKEN_BYTES], "little", signed=True)
+    tokens = array("i", text)
+    assert tokens.itemsize == TOKEN_BYTES, "a host whose int is not int32"
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tuple(tokens)

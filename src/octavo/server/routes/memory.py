@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -23,6 +24,9 @@ PREFIX = "/v1/debug/memory"
 HISTORY = PREFIX + "/history"
 _OPTIONS = frozenset(("hz", "cells", "first", "count", "follow", "tree", "once"))
 _LONGEST_FOLLOW = 1024
+_MOST_ASKED = 4
+"""Blocks that the engine is asked for at once: it looks through all tables for each, in a step's
+time."""
 
 
 def router(parts: Parts) -> APIRouter:
@@ -75,6 +79,8 @@ def router(parts: Parts) -> APIRouter:
 
 
 def _add_block_route(routes: APIRouter, parts: Parts) -> None:
+    asking = asyncio.Semaphore(_MOST_ASKED)
+
     @routes.get(
         PREFIX + "/blocks/{block}",
         responses=replies(BlockReply),
@@ -88,7 +94,10 @@ def _add_block_route(routes: APIRouter, parts: Parts) -> None:
         _check_options(request, frozenset(("prefix",)))
         most = parts.core.facts.num_blocks - 1
         there = 0 <= block <= most  # a greater number may be none that the engine can be told
-        facts = await parts.core.show_block(block, prefix=prefix) if there else None
+        facts = None
+        if there:
+            async with asking:
+                facts = await parts.core.show_block(block, prefix=prefix)
         if facts is None:
             raise ApiError(404, f"there is no block {block}: they are 0 to {most}", param="block")
         tenant = _limited_to(request, parts)
