@@ -17,6 +17,7 @@ import zmq
 
 from octavo.cli.core import build_core, core_spec
 from octavo.config import EngineConfig
+from octavo.contract.memory_view import CellState
 from octavo.contract.request import FinishReason, Request, choice_seed
 from octavo.contract.sampling import SamplingParams
 from octavo.engine.messages import CoreSpec, TakeSnapshot, read_report
@@ -26,6 +27,7 @@ from octavo.server.remote import process
 from octavo.server.remote.backoff import Backoff
 from octavo.server.remote.client import ProcessCore
 from octavo.server.remote.process import CoreProcess
+from octavo.server.watch.mirror import Mirror
 from octavo.testing.fake_runner import expected_output
 from octavo.testing.fake_server import children_of
 from octavo.testing.near_core import Heard
@@ -100,6 +102,30 @@ def test_it_answers_as_the_engine_in_this_process_does():
         assert await core.unpin() == 0
 
     assert "a fake engine is built" in with_core(test)
+
+
+def test_the_memory_is_shown_as_it_is_counted_in_the_middle_of_the_work(healthy):
+    async def test(core):
+        mirror = Mirror((4,), 0)
+        heard = [ask(core, f"m{i}", prompt=PROMPT * (1 + i % 4), n=2) for i in range(12)]
+        while not all(one.ended.is_set() for one in heard):
+            shown = await core.look(mirror.number)
+            mirror.take_in(shown)
+            counts, usage = mirror.counts(), shown.usage
+            held = sum(
+                counts[one] for one in (CellState.IN_USE, CellState.SHARED, CellState.TENTATIVE)
+            )
+            assert (held, int(mirror.refs.sum())) == (usage.blocks_used, usage.blocks_logical)
+            assert counts[CellState.CACHED] == usage.blocks_cached
+            assert int((mirror.refs > 1).sum()) == usage.blocks_shared
+            assert len(mirror.holders) == held
+            assert (await core.check()).error == ""
+            await asyncio.sleep(0.003)
+        assert mirror.number > 3
+        assert (await core.show_block(0)).state is not None
+        assert await core.show_block(200) is None
+
+    healthy(test)
 
 
 def test_what_is_refused_reaches_its_listener_alone(healthy):

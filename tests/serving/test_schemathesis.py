@@ -61,6 +61,8 @@ def ask_all(url: str, mode: GenerationMode, examples: int) -> set[int]:
         )
         @given(case=operation.as_strategy(generation_mode=mode))
         def send(case):
+            if case.path.endswith("/memory/events"):
+                case.query = {**(case.query or {}), "once": "true"}  # else it never ends
             reply = case.call(timeout=10, headers={"Authorization": f"Bearer {ADMIN}"})
             statuses.add(reply.status_code)
             assert reply.status_code < 500, f"{case.method} {case.path}: {reply.text}"

@@ -18,6 +18,7 @@ COMMANDS = {
     "generate": "octavo.cli.generate:generate",
     "chat": "octavo.cli.chat:chat",
     "serve": "octavo.cli.serve:serve",
+    "top": "octavo.cli.top:top",
     "pull": "octavo.cli.pull:pull",
     "plan": "octavo.cli.plan:plan",
     "replay": "octavo.cli.replay:replay",

@@ -44,6 +44,7 @@ def _facts(built: Built, config: EngineConfig) -> CoreFacts:
         longest_text=built.longest_text,
         num_blocks=built.num_blocks,
         block_sizes=built.layout.block_sizes,
+        windows=built.layout.windows,
         block_bytes=built.layout.block_bytes,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

@@ -64,6 +64,12 @@ FRONT: tuple[Flag, ...] = (
     Flag(
         name="open-metrics", kind=Kind.SWITCH, default=False, help="/metrics needs no key either."
     ),
+    Flag(
+        name="show-block-texts",
+        kind=Kind.SWITCH,
+        default=False,
+        help="Whoever reaches a server without keys may read the texts in its memory.",
+    ),
     Flag(name="ssl-keyfile", kind=Kind.TEXT, help="Private key of the server's certificate."),
     Flag(name="ssl-certfile", kind=Kind.TEXT, help="The server's certificate; HTTPS from then on."),
     Flag(

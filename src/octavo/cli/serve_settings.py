@@ -159,6 +159,7 @@ def server_settings(options: Options) -> ServerSettings:
         stats_every_s=0.0 if options.switch("disable-log-stats") else _STATS_EVERY_S,
         request_id_headers=options.switch("enable-request-id-headers"),
         open_metrics=options.switch("open-metrics"),
+        show_block_texts=options.switch("show-block-texts"),
         document=not options.switch("disable-fastapi-docs"),
         cors=_cors(options),
         tool_call_parser=options.text("tool-call-parser"),

@@ -15,6 +15,7 @@ from octavo.engine.messages import (
     Abort,
     Accepted,
     Begun,
+    BlockShown,
     Check,
     Checked,
     Checks,
@@ -25,6 +26,8 @@ from octavo.engine.messages import (
     Counted,
     Finish,
     ListPins,
+    LookAtMemory,
+    MemoryShown,
     News,
     Pause,
     PinsListed,
@@ -34,6 +37,7 @@ from octavo.engine.messages import (
     ResetCache,
     Resume,
     Said,
+    ShowBlock,
     Snapshot,
     StepTimes,
     Stop,
@@ -51,6 +55,9 @@ _RARELY = 100
 
 _COMPILED_S = 0.002
 """With nothing to do but to wait for a form to be compiled, it is looked at so often."""
+
+WATCHED_S = 10.0
+"""Whoever has not looked at the memory for so long does not watch it any more."""
 
 _LOOK_ROUND = 256
 """Steps after which a busy engine looks whether anybody is left to hear of them."""
@@ -106,11 +113,18 @@ class Core:
         self._compiling: dict[str, tuple[Request, Future[None]]] = {}
         """Requests whose forms are being compiled, in the order they came."""
         self._begun: list[Begun] = []
+        self._looks: list[LookAtMemory] = []
+        """Not answered yet."""
+        self._looked_s: float | None = None
+        """When somebody looked at the memory last; None: nobody watches it."""
+        self._asked_s = clock()
+        """When there was a command last that does not only look."""
         self._checker = Checker(loop)
         self._rounds = 0
         self._times = StepTimes()
         loop.measure(self._times)
         loop.show_plans(self._note_begun)
+        loop.call_meanwhile(self._answer_looks)
 
     @property
     def checks(self) -> Checks:
@@ -138,17 +152,50 @@ class Core:
                 return
             command = self._channel.receive(0.0)
         self._queue_compiled()
+        if self._looked_s is not None:
+            silent = self._watch() or silent
         self._rounds += 1
         if (silent and not works) or self._rounds % _LOOK_ROUND == 0:
             self._stopped = self._channel.abandoned
         if self._loop.busy and not self._paused:
-            self._looked_over = False
+            self._looked_over, self._asked_s = False, self._clock()
             self._tell(self._loop.step())
+            self._answer_looks()  # of a step that had nothing to submit
         elif silent and not (self._looked_over or self._loop.busy or self._compiling):
             before_s = self._clock()
             if before_s >= self._check_again_s:
                 self._check()
                 self._check_again_s = before_s + _RARELY * (self._clock() - before_s)
+
+    def _watch(self) -> bool:
+        """Answer looks that no step is there for; returns True if there was nothing else to do."""
+        now_s = self._clock()
+        if not self._loop.busy or self._paused:
+            self._answer_looks()
+        if self._looked_s is not None and now_s - self._looked_s > WATCHED_S:
+            self._looked_s = None
+            self._loop.look_away()
+        return now_s - self._asked_s >= self._idle_s
+
+    def _answer_looks(self) -> None:
+        """Show the memory to whoever has asked: beside a step, or while there is none."""
+        looks = self._looks
+        if not looks:
+            return
+        running, waiting = self._loop.queue_lengths
+        for look in looks:
+            self._channel.send(
+                MemoryShown(
+                    look.call,
+                    self._loop.look(look.seen),
+                    self._loop.usage(),
+                    self._loop.stats,
+                    running,
+                    waiting + len(self._compiling),
+                    self._paused,
+                )
+            )
+        looks.clear()
 
     def _tell(self, updates: list[Update]) -> None:
         if self._fresh:  # one may end before anything is computed for it
@@ -171,6 +218,9 @@ class Core:
 
     def _obey(self, command: Command) -> None:
         match command:
+            case LookAtMemory() | ShowBlock():
+                self._show(command)
+                return
             case Submit(request=request):
                 self._submit(request)
             case Abort(request_id=request_id):
@@ -180,13 +230,9 @@ class Core:
                 self._loop.finish(request_id, index)
             case TakeSnapshot(call=call):
                 self._channel.send(Counted(call, self._snapshot()))
-            case Pause(call=call, abort=abort):
-                self._channel.send(Count(call, self._pause(abort=abort)))
-            case Resume(call=call):
-                self._paused = False
-                self._channel.send(Count(call))
-            case ResetCache(call=call):
-                self._channel.send(Count(call, self._loop.reset_prefix_cache()))
+                return
+            case Pause() | Resume() | ResetCache():
+                self._channel.send(self._control(command))
             case Unpin() | ListPins():
                 self._channel.send(self._about_pins(command))
             case Check(call=call):
@@ -199,6 +245,24 @@ class Core:
                 raise AssertionError("an engine is built once")
             case _:
                 assert_never(command)
+        self._asked_s = self._clock()
+
+    def _show(self, command: LookAtMemory | ShowBlock) -> None:
+        """Note that somebody looks, or tell of a block at once."""
+        if isinstance(command, LookAtMemory):
+            self._looks.append(command)
+            self._looked_s = self._clock()
+        else:
+            facts = self._loop.block(command.block, prefix=command.prefix)
+            self._channel.send(BlockShown(command.call, facts))
+
+    def _control(self, command: Pause | Resume | ResetCache) -> Count:
+        if isinstance(command, Pause):
+            return Count(command.call, self._pause(abort=command.abort))
+        if isinstance(command, ResetCache):
+            return Count(command.call, self._loop.reset_prefix_cache())
+        self._paused = False
+        return Count(command.call)
 
     def _submit(self, request: Request) -> None:
         """Queue a request, or wait until the form of its answer is compiled; others go on."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from octavo.contract.batch import Batch, StepResult
-from octavo.contract.ids import SeqId
+from octavo.contract.ids import BlockId, SeqId
+from octavo.contract.memory_view import BlockFacts, MemoryFrame
 from octavo.contract.pooling import HowPooled, Pooling
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.retention import PinFacts
@@ -93,6 +94,7 @@ class Loop:
         self._observers: list[Observer] = []
         self._show: Callable[[Batch, float], None] | None = None
         self._times: StepTimes | None = None
+        self._meanwhile: Callable[[], None] | None = None
         self.block_times: BlockTimes | None = None
         """How long blocks stay, if that is measured; set by whoever measures it."""
 
@@ -102,6 +104,13 @@ class Loop:
         show: must be quick, and raise and change nothing.
         """
         self._show = show
+
+    def call_meanwhile(self, meanwhile: Callable[[], None]) -> None:
+        """Let this be called in every step once it has been submitted, while it is computed.
+
+        meanwhile: must be quick, and raise and change nothing.
+        """
+        self._meanwhile = meanwhile
 
     def measure(self, times: StepTimes) -> None:
         """Add to these times from now on, step by step."""
@@ -198,6 +207,18 @@ class Loop:
         """Tell of a tenant's pins, None: of all. Raises RequestError for one that there is not."""
         return self._scheduler.pins(tenant, self._clock())
 
+    def look(self, seen: int) -> MemoryFrame:
+        """Show what has changed in the memory since the last frame, if `seen` was its number."""
+        return self._scheduler.lookout.frame(self._clock(), seen)
+
+    def look_away(self) -> None:
+        """Nobody watches the memory any more: nothing is kept for it."""
+        self._scheduler.lookout.end()
+
+    def block(self, block: BlockId, *, prefix: bool = False) -> BlockFacts | None:
+        """Tell of one block; None: there is no such block. prefix: with the text before it."""
+        return self._scheduler.lookout.block(block, self._clock(), prefix=prefix)
+
     def check(self) -> None:
         """Recompute every count of the memory plane. Raises Corrupted."""
         self._cache.check()
@@ -223,7 +244,11 @@ class Loop:
             if self._times is not None:
                 self._times.plan.add(self._clock() - planned_s)
                 self._times.tokens.add(sum([len(piece.tokens) for piece in batch.slices]))
+            if batch.copies and self._scheduler.lookout.open:
+                self._scheduler.lookout.note(batch.copies, batch.step)
             self._submit(batch)
+            if self._meanwhile is not None:
+                self._meanwhile()
         if self._in_flight and (batch is None or len(self._in_flight) >= self._depth):
             self._backlog += self._collect()
         news, self._backlog = self._backlog, []

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from octavo.contract.memory_view import BlockFacts, MemoryFrame
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import Request, Update
 from octavo.contract.retention import PinFacts
@@ -98,6 +99,26 @@ class Check(msgspec.Struct, frozen=True, tag=True):
     call: int
 
 
+class LookAtMemory(msgspec.Struct, frozen=True, tag=True):
+    """Show what has changed in the memory since a frame; answered beside the next step.
+
+    Whoever has not asked for a while is shown all of it.
+    """
+
+    call: int
+    seen: int = 0
+    """Number of the frame that was shown last; 0: none was."""
+
+
+class ShowBlock(msgspec.Struct, frozen=True, tag=True):
+    """Tell of one block, and of the text in it."""
+
+    call: int
+    block: int
+    prefix: bool = False
+    """With the text before it."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End the process after the step in flight; requests that are not finished are lost."""
 
@@ -114,6 +135,8 @@ Command: TypeAlias = (
     | ListPins
     | TakeSnapshot
     | Check
+    | LookAtMemory
+    | ShowBlock
     | Stop
 )
 
@@ -132,6 +155,8 @@ class CoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     block_sizes: tuple[int, ...]
     """Tokens of a block, by KV group."""
+    windows: tuple[int | None, ...] = ()
+    """Positions that a query sees, by KV group; None: all. Empty: all in every group."""
     block_bytes: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -289,8 +314,40 @@ class Checked(msgspec.Struct, frozen=True, tag=True):
     """What was wrong; empty: nothing."""
 
 
+class MemoryShown(msgspec.Struct, frozen=True, tag=True):
+    """Answers `LookAtMemory`: all of it is of one moment."""
+
+    call: int
+    frame: MemoryFrame
+    usage: Usage
+    stats: Stats
+    running: int
+    waiting: int
+    """Sequences."""
+    paused: bool = False
+
+
+class BlockShown(msgspec.Struct, frozen=True, tag=True):
+    """Answers `ShowBlock`."""
+
+    call: int
+    facts: BlockFacts | None
+    """None: there is no such block."""
+
+
 Report: TypeAlias = (
-    Ready | Failed | Said | Accepted | Refused | News | Count | PinsListed | Counted | Checked
+    Ready
+    | Failed
+    | Said
+    | Accepted
+    | Refused
+    | News
+    | Count
+    | PinsListed
+    | Counted
+    | Checked
+    | MemoryShown
+    | BlockShown
 )
 
 # ── frames ────────────────────────────────────────────────────────────────────────────────────

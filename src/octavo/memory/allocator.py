@@ -144,6 +144,7 @@ class Allocator:
             pool.drop([old], table.account)
             table.ids[group][index] = new
             table.sent[group] = min(table.sent[group], index)
+            table.told[group] = min(table.told[group], index)
             self._copies.append(Copy(old, new))
         table.forked = False
 

@@ -23,6 +23,7 @@ class Block:
         "filled",
         "group",
         "hint",
+        "hits",
         "home",
         "id",
         "kept",
@@ -32,6 +33,7 @@ class Block:
         "refs",
         "shelf",
         "tokens",
+        "used_s",
         "written_step",
     )
 
@@ -67,6 +69,10 @@ class Block:
         """Where it lies among the cached blocks; None: held, free or pinned."""
         self.hint: CacheHint | None = None
         """What was last said of its text's further use, since it was taken up last."""
+        self.hits = 0
+        """How often its text was found, since it was written."""
+        self.used_s = 0.0
+        """When it was taken, taken up or let go last, on the engine's clock."""
 
     def __repr__(self) -> str:
         key = self.key.hex()[:8] if self.key else None

@@ -64,6 +64,8 @@ class Holders:
         del others[account]
         block.others = others or None
         block.account = account
+        if self._shelves.touched is not None:
+            self._shelves.touched.add(block.id)
         owner.held -= 1
         account.held += 1
         self._shares.touch(owner)

@@ -19,6 +19,7 @@ from octavo.memory.groups import Groups
 from octavo.memory.hints import note_hints
 from octavo.memory.kept import kept_at
 from octavo.memory.ledger import Ledger
+from octavo.memory.look import PagedLook
 from octavo.memory.misses import MissFinder
 from octavo.memory.placement import DeviceOnly, PlacementPolicy
 from octavo.memory.prefix import Hit, PrefixFinder
@@ -64,6 +65,8 @@ class KVCacheManager:
         self._admission = Admission(groups, self._pool, self._promises, self._tails)
         self._retentions = Retentions(groups, self._device)
         self._writer = Writer(groups, self._device, self._ledger, self._retentions)
+        self.view = PagedLook(groups, self._device, self._tables)
+        """For whoever watches."""
 
     # ── before admission ──────────────────────────────────────────────────────────────────
 
@@ -147,8 +150,7 @@ class KVCacheManager:
 
         now_s: seconds on the engine's clock.
         """
-        if self._pool.residency is not None:
-            self._pool.residency.now_s = now_s
+        self._pool.pass_time(now_s)
         if self._device.departures is not None:
             self._device.departures.advance(now_s, self._pool.evictions)
         return self._retentions.pass_time(now_s)
@@ -158,15 +160,11 @@ class KVCacheManager:
 
         Raises RequestError for a tenant that there is not.
         """
-        if tenant is not None:
-            self._pool.shelves.shares.account(tenant)
-        return self._pool.shelves.pins.let_go(tenant, name)
+        return self._retentions.let_go(tenant, name)
 
     def pins(self, tenant: str | None) -> tuple[PinFacts, ...]:
         """Tell of a tenant's pins, None: of all. Raises RequestError for one that there is not."""
-        if tenant is not None:
-            self._pool.shelves.shares.account(tenant)
-        return self._pool.shelves.pins.facts(tenant, self._retentions.now_s)
+        return self._retentions.facts(tenant)
 
     # ── a sequence's blocks ───────────────────────────────────────────────────────────────
 

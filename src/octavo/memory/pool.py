@@ -55,6 +55,10 @@ class BlockPool:
         """On whose account blocks are that several tenants hold."""
         self.residency: Residency | None = None
         """Follows some of the blocks, if somebody wants to know."""
+        self.now_s = 0.0
+        """Seconds on the engine's clock; to be read only."""
+        self.touched: set[BlockId] | None = None
+        """Blocks that have changed since somebody looked; None: nobody looks."""
         self._on_evict = on_evict
         self._weights = slot_weights
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -73,6 +77,16 @@ class BlockPool:
     def cached(self) -> int:
         """Blocks that hold a known text and that nobody holds, pinned ones included."""
         return len(self.shelves) + self.shelves.pinned
+
+    def pass_time(self, now_s: float) -> None:
+        """It is so late now. now_s: seconds on the engine's clock."""
+        self.now_s = now_s
+        if self.residency is not None:
+            self.residency.now_s = now_s
+
+    def follow(self, touched: set[BlockId] | None) -> None:
+        """Add to a set, from now on, the blocks that change; None: to none."""
+        self.touched = self.shelves.touched = touched
 
     def usage(self, slots: int) -> Usage:
         """Return how full the pool is. slots: of one block, in units of which groups have some."""
@@ -111,6 +125,9 @@ class BlockPool:
             block.filled = 0
             block.kept = None
             block.hint = None
+            block.used_s = self.now_s
+        if self.touched is not None:
+            self.touched.update([block.id for block in taken])
         self.held += count
         self.held_by_group[group] += count
         self.logical += count
@@ -125,6 +142,9 @@ class BlockPool:
         blocks of others may bring it above its maximum: `trim` is to follow.
         """
         blocks, idle = self.blocks, list[Block]()
+        if self.touched is not None:
+            ids = list(ids)
+            self.touched.update(ids)
         tells = self._several and account is not None
         for block_id in ids:
             block = blocks[block_id]
@@ -158,7 +178,10 @@ class BlockPool:
                     self.shelves.hit(blocks[block_id])
         self.share(ids, account)
         for block_id in ids:
-            blocks[block_id].hint = None  # what was said has come to pass
+            block = blocks[block_id]
+            block.hint = None  # what was said has come to pass
+            block.hits += 1
+            block.used_s = self.now_s
 
     def drop(self, ids: Iterable[BlockId], account: Account | None = None) -> None:
         """Remove one holder from each block, in the order given.
@@ -167,6 +190,9 @@ class BlockPool:
         that held them; None: whoever's they are.
         """
         blocks, idle, wrong = self.blocks, list[Block](), None
+        if self.touched is not None:
+            ids = list(ids)
+            self.touched.update(ids)
         for block_id in ids:
             block = blocks[block_id]
             refs = block.refs - 1
@@ -196,6 +222,8 @@ class BlockPool:
         self.held_by_group[block.group] -= 1
         self.held_by_group[group] += 1
         block.group = group
+        if self.touched is not None:
+            self.touched.add(block_id)
 
     def hint(self, ids: Iterable[BlockId], hint: CacheHint | None) -> None:
         """Note what one who holds these blocks, and is about to drop them, says of their use."""
@@ -208,9 +236,13 @@ class BlockPool:
         if upto > block.filled:
             self.filled += (upto - block.filled) * self._weights[block.group]
             block.filled = upto
+            if self.touched is not None:
+                self.touched.add(block_id)
 
-    def fill_whole(self, ids: Iterable[BlockId], size: int) -> None:
+    def fill_whole(self, ids: list[BlockId], size: int) -> None:
         """Note that all `size` slots of held blocks of one group hold tokens."""
+        if self.touched is not None:
+            self.touched.update(ids)
         blocks, added, block = self.blocks, 0, None
         for block_id in ids:
             block = blocks[block_id]
@@ -224,6 +256,8 @@ class BlockPool:
         self.shelves.remove(block)
         block.account = None
         self._free.append(block.id)
+        if self.touched is not None:
+            self.touched.add(block.id)
 
     def trim(self, account: Account) -> None:
         """Evict what a tenant has above its maximum, as far as it is cached."""
@@ -232,6 +266,8 @@ class BlockPool:
             self._evict([block])
             block.account = None
             self._free.append(block.id)
+            if self.touched is not None:
+                self.touched.add(block.id)
 
     def suspects(self, holders: Mapping[BlockId, int]) -> set[BlockId]:
         """Return the blocks whose counts or places contradict the true number of holders."""
@@ -253,6 +289,8 @@ class BlockPool:
         fresh = set(withheld) - self.quarantined
         self.quarantined |= fresh
         self.blocks[:] = [Block(i) for i in range(self.size)]
+        if self.touched is not None:
+            self.touched.update(range(self.size))
         self.held = self.logical = self.shared = self.filled = 0
         self.held_by_group[:] = [0] * len(self.held_by_group)
         if self.residency is not None:
@@ -349,6 +387,7 @@ class BlockPool:
         """Let blocks that nobody holds be cached, or free."""
         cached = list[Block]()
         for block in blocks:
+            block.used_s = self.now_s
             if block.key is not None:
                 cached.append(block)
             else:

@@ -14,6 +14,7 @@ from octavo.errors import Corrupted, RequestError
 from octavo.memory.admission import Standing
 from octavo.memory.buddy import BuddyAllocator
 from octavo.memory.prefix import Hit
+from octavo.memory.region_look import RegionLook
 from octavo.memory.reservation import Reservation
 
 
@@ -55,6 +56,8 @@ class RegionCache:
         self._regions: dict[SeqId, _Region] = {}
         self._members = 0
         self._sums = dict.fromkeys(("blocks", "written", "reserved", "internal"), 0)
+        self.view = RegionLook(num_blocks, block_size, self._regions)
+        """For whoever watches."""
 
     def limit(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from octavo.contract.request import Request
-from octavo.contract.retention import PIN_TTL_S, Retention
+from octavo.contract.retention import PIN_TTL_S, PinFacts, Retention
 from octavo.memory.block import Block
 from octavo.memory.groups import Groups
 from octavo.memory.kept import Keeps, better, keeps_of, kept_at
@@ -91,6 +91,23 @@ class Retentions:
         _, pinned = self._asked.pop(request_id, ((), ()))
         for one in pinned:
             self._pins.take_back(one.pin, one.labels)
+
+    def let_go(self, tenant: str | None, name: str | None) -> int:
+        """End pins, None: of any tenant or name; returns the blocks they held.
+
+        Raises RequestError for a tenant that there is not.
+        """
+        self._check_tenant(tenant)
+        return self._pins.let_go(tenant, name)
+
+    def facts(self, tenant: str | None) -> tuple[PinFacts, ...]:
+        """Tell of a tenant's pins, None: of all. Raises RequestError for one that there is not."""
+        self._check_tenant(tenant)
+        return self._pins.facts(tenant, self.now_s)
+
+    def _check_tenant(self, tenant: str | None) -> None:
+        if tenant is not None:
+            self._shelves.shares.account(tenant)
 
     def pass_time(self, now_s: float) -> bool:
         """Let time pass; True if blocks have come back, since a pin has ended."""

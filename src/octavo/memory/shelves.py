@@ -60,6 +60,8 @@ class Shelves:
         """Told of a tenant that has come above its maximum, and has cached blocks to give up."""
         self.unpinned: Callable[[Label], None] = _nobody
         """Told of a text that a pin holds no more, and that lay in no block held by pins alone."""
+        self.touched: set[BlockId] | None = None
+        """As in the pool."""
 
     def _build(self) -> None:
         """Make empty shelves."""
@@ -261,6 +263,8 @@ class Shelves:
         label = (block.group, block.key)
         self._pinned[label] = block
         self._labels[block.id] = label
+        if self.touched is not None:
+            self.touched.add(block.id)
         block.account = account
         account.pinned += 1
         if self._several:
@@ -268,6 +272,8 @@ class Shelves:
 
     def _unpin(self, block: Block) -> None:
         del self._pinned[self._labels.pop(block.id)]
+        if self.touched is not None:
+            self.touched.add(block.id)
         account = block.account or self.shares.default
         account.pinned -= 1
         if self._several:

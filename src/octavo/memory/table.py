@@ -34,6 +34,7 @@ class Table:
         "sealed",
         "sent",
         "tainted",
+        "told",
     )
 
     def __init__(self, groups: int, account: Account) -> None:
@@ -47,6 +48,8 @@ class Table:
         """Leading entries without a block: the group's window has passed them."""
         self.sent = [0] * groups
         """Leading entries that the runner knows."""
+        self.told = [0] * groups
+        """Leading entries that whoever watches the memory knows; written by them alone."""
         self.room = 0
         """Tokens that the blocks of every group have room for."""
         self.frees_at = ANY_LENGTH
@@ -99,6 +102,7 @@ class Table:
         del ids[index:]
         self.first[group] = min(first, len(ids))
         self.sent[group] = min(self.sent[group], len(ids))
+        self.told[group] = min(self.told[group], len(ids))
         gone.reverse()
         return gone
 

@@ -96,6 +96,8 @@ class Tier:
         index[text.key] = block
         block.key, block.parent, block.tokens, block.depth = text
         block.written_step = step
+        if self.pool.touched is not None:
+            self.pool.touched.add(block.id)
         if not step and self.siblings is not None:
             self.siblings.add_all([block])
         return True
@@ -120,12 +122,16 @@ class Tier:
                 block.key, block.parent, block.tokens, block.depth = text
                 block.written_step = step
                 published.append(block)
+        if self.pool.touched is not None:
+            self.pool.touched.update([block.id for block in published])
         return published
 
     def commit(self, blocks: list[Block]) -> None:
         """The steps that write these tentative blocks went well."""
         for block in blocks:
             block.written_step = 0
+        if self.pool.touched is not None:
+            self.pool.touched.update([block.id for block in blocks])
         if self.siblings is not None:
             self.siblings.add_all(blocks)
 
@@ -208,7 +214,9 @@ class Tier:
     def _forget(self, blocks: list[Block]) -> None:
         if self.siblings is not None:
             self.siblings.remove_all([block for block in blocks if not block.written_step])
-        index = self._index
+        index, touched = self._index, self.pool.touched
+        if touched is not None:
+            touched.update([block.id for block in blocks])
         for block in blocks:
             key = block.key
             assert key is not None, f"{block} has no key to forget"
@@ -218,6 +226,7 @@ class Tier:
             block.tokens = b""
             block.kept = None
             block.hint = None
+            block.hits = 0
             block.written_step = 0
 
 

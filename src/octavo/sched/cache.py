@@ -12,6 +12,7 @@ from octavo.contract.request import Request, Sequence
 from octavo.contract.retention import DEFAULT_TENANT, PinFacts
 from octavo.contract.usage import Usage
 from octavo.memory.admission import Standing
+from octavo.memory.look import Look
 from octavo.memory.prefix import Hit
 
 
@@ -22,6 +23,11 @@ class Cache(Protocol):
     """
 
     shares: bool
+
+    @property
+    def view(self) -> Look:
+        """For whoever watches."""
+        ...
 
     def limit(
         self,

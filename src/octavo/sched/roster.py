@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from octavo.contract.ids import SeqId, StepId
 from octavo.contract.misses import Miss, MissReason
 from octavo.contract.request import Phase, Request, Sequence
@@ -81,6 +83,10 @@ class Roster:
     def requests(self) -> list[str]:
         """Ids of all requests, in the order they came."""
         return list(self._requests)
+
+    def each(self) -> Iterator[Sequence]:
+        """Iterate over all live sequences, in the order they came."""
+        return iter(self._seqs.values())
 
     def all(self) -> list[Sequence]:
         """Return all live sequences."""

@@ -13,6 +13,7 @@ from octavo.memory.prefix import Hit
 from octavo.sched.cache import Cache
 from octavo.sched.draft import Draft, Slicer
 from octavo.sched.limits import Limits
+from octavo.sched.look import Lookout
 from octavo.sched.order import Order
 from octavo.sched.results import Results
 from octavo.sched.roster import Roster
@@ -36,6 +37,8 @@ class Scheduler:
         self._victims = Victims(self._roster, cache)
         self._results = Results(cache, self._roster, self.stats)
         self._slicer = Slicer(cache, self._roster, self.stats, limits.max_num_seqs)
+        self.lookout = Lookout(self._roster, cache.view, limits.max_model_len)
+        """For whoever watches, between two steps."""
         self._in_flight = 0
 
     # ── requests come and go ──────────────────────────────────────────────────────────────

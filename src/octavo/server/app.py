@@ -18,6 +18,7 @@ from octavo.server.routes import (
     completions,
     embeddings,
     health,
+    memory,
     messages,
     metrics,
     models,
@@ -41,6 +42,7 @@ PROMPTED: tuple[Callable[[Parts, Prompter], APIRouter], ...] = (
 ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     models.router,
     metrics.router,
+    memory.router,
     health.router,
     admin.router,
 )

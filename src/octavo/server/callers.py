@@ -26,6 +26,11 @@ def known_tenant(connection: HTTPConnection, parts: Parts) -> Tenant:
     return tenant
 
 
+def is_admin(connection: HTTPConnection) -> bool:
+    """True if the request came with an administrator's key."""
+    return getattr(connection.state, "admin", False) is True
+
+
 def request_id_of(connection: HTTPConnection) -> str:
     """Return the id that whoever sent it chose, or the one that it was given first."""
     known: object = getattr(connection.state, "request_id", None)

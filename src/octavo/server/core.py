@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+from octavo.contract.memory_view import BlockFacts
 from octavo.contract.request import Request, Update
 from octavo.contract.retention import PinFacts
-from octavo.engine.messages import Checked, CoreFacts, Snapshot
+from octavo.engine.messages import Checked, CoreFacts, MemoryShown, Snapshot
 from octavo.errors import EngineGone, OverLimit, RequestError
 
 
@@ -114,6 +115,14 @@ class CoreClient(Protocol):
 
     async def check(self) -> Checked:
         """Let it recompute every count of the memory plane."""
+        ...
+
+    async def look(self, seen: int) -> MemoryShown:
+        """Show what has changed in the memory since frame `seen`; all, if that was not the last."""
+        ...
+
+    async def show_block(self, block: int, *, prefix: bool = False) -> BlockFacts | None:
+        """Tell of one block; None: there is no such block. prefix: with the text before it."""
         ...
 
     async def reset_prefix_cache(self) -> int:

@@ -28,6 +28,9 @@ from octavo.server.tenants import Tenant
 from octavo.server.terms import Terms
 from octavo.server.text_log import TextLog
 
+REQUESTS = "x-octavo-requests"
+"""The header that says as what the engine knows a request's prompts, in their order."""
+_MOST_NAMED = 64
 NEVER = 2**63
 """Tokens: more than an answer has."""
 
@@ -137,7 +140,10 @@ class Generation:
             stream=terms.stream,
             usage=self._tells_usage(terms),
             usage_always=terms.usage_always,
-            headers={"x-octavo-truncated": str(dropped)} if dropped else {},
+            headers={
+                REQUESTS: ",".join(one.id for one in requests[:_MOST_NAMED]),
+                **({"x-octavo-truncated": str(dropped)} if dropped else {}),
+            },
             max_tokens=params.max_tokens,
         )
 

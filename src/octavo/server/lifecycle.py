@@ -25,6 +25,7 @@ from octavo.server.listen import BACKLOG, Tls, notice_vanished
 from octavo.server.parts import Parts
 from octavo.server.settings import ConnectionTimes
 from octavo.server.stats_log import log_stats
+from octavo.server.watch.history import keep_history
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FAILED = 1
@@ -110,6 +111,7 @@ async def serve(
     http: _Http | None = None
     parts: Parts | None = None
     stats: asyncio.Task[None] | None = None
+    history: asyncio.Task[None] | None = None
     failing: asyncio.Task[str] | None = None
     try:
         parts = make_parts()
@@ -123,6 +125,8 @@ async def serve(
         if parts.settings.stats_every_s:
             stats = asyncio.create_task(log_stats(parts, parts.settings.stats_every_s))
             parts.faults.watch("the line of statistics", stats)
+        history = asyncio.create_task(keep_history(parts))
+        parts.faults.watch("the history of the last hour", history)
         failing = asyncio.create_task(core.failed())
         if not await _unless(ending.asked, serving, failing):
             return await _close(parts, http, ending)
@@ -133,7 +137,7 @@ async def serve(
         return await _close(parts, http, ending)
     finally:
         starting.cancel()
-        for task in (stats, failing):
+        for task in (stats, history, failing):
             if task is not None:
                 task.cancel()
         await asyncio.gather(starting, return_exceptions=True)

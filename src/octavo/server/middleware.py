@@ -37,6 +37,12 @@ ADMIN_PATHS = frozenset(
     )
 )
 """They need an administrator's key, and are not there where nobody has one."""
+SHARED_PATHS = ("/v1/debug/memory/", "/v1/cache/pins")
+"""What begins like this tells a tenant of its own, and administrators of all."""
+WATCHED_PATHS = "/v1/debug/memory/"
+"""They are answered while the doors are closed: whoever watches sees how they close."""
+TOTAL_PATHS = METRICS_PATHS | {"/v1/debug/memory/history"}
+"""They tell of all tenants together."""
 NOBODY = "_nobody"
 """Who is counted for requests whose key is nobody's."""
 _LONGEST_ID = 128
@@ -67,7 +73,7 @@ class Guard:
         self._parts = parts
         self._told = told
         self._id_headers = parts.settings.request_id_headers
-        no_key = METRICS_PATHS if parts.settings.open_metrics else frozenset[str]()
+        no_key = TOTAL_PATHS if parts.settings.open_metrics else frozenset[str]()
         self._open = HEALTH_PATHS | no_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,15 +132,18 @@ class Guard:
             return None
         if path in ADMIN_PATHS and admin is not None:
             return None if admin else _not_an_administrator(key, known=tenant is not None)
-        if tenant is None and not (admin and path in METRICS_PATHS):
+        if admin and path.startswith(SHARED_PATHS):
+            state["admin"] = True
+        elif tenant is None and not (admin and path in METRICS_PATHS):
             return _no_key(key)
-        if path in METRICS_PATHS and not admin and len(keys.tenants) > 1:
+        if path in TOTAL_PATHS and not admin and len(keys.tenants) > 1:
             return ApiError(
                 403,
                 "this route tells of all tenants: it needs an administrator's key "
                 "(--admin-api-key), or a server that shows it to everybody (--open-metrics)",
             )
-        if self._parts.doors.draining and path not in METRICS_PATHS:
+        watches = path in METRICS_PATHS or path.startswith(WATCHED_PATHS)
+        if self._parts.doors.draining and not watches:
             wait_s = self._parts.settings.retry_after_s
             return as_api_error(
                 OverLimit("the server is closing", retry_after_s=wait_s, of_server=True)

@@ -13,6 +13,7 @@ from octavo.server.meters import Meters, NoMeters
 from octavo.server.settings import ServerSettings
 from octavo.server.tenants import Keyring, OpenKeyring
 from octavo.server.traces import Traces
+from octavo.server.watch.history import History
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -52,5 +53,6 @@ class Parts:
     doors: Doors = field(default_factory=Doors)
     traces: Traces | None = None
     faults: Faults = field(default_factory=Faults)
+    history: History = field(default_factory=History)
     about: Mapping[str, object] = field(default_factory=dict[str, object])
     """What administrators are told of how the server was started."""

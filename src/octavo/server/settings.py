@@ -143,6 +143,8 @@ class ServerSettings:
     """Answers carry the id of their request."""
     open_metrics: bool = False
     """/metrics needs no key."""
+    show_block_texts: bool = False
+    """A server that needs no key tells everybody the texts in its memory."""
     document: bool = True
     """The OpenAPI document is served."""
     cors: CorsSettings | None = None

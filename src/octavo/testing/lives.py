@@ -22,6 +22,7 @@ from octavo.sched.limits import Limits
 from octavo.testing.driver import Driver, make_regions, make_request
 from octavo.testing.fake_grammars import fake_form
 from octavo.testing.fake_runner import FakeRunner
+from octavo.testing.watcher import Watcher
 
 VOCAB = 12
 _BLOCK_SIZES = ((4,), (1,), (4, 8), (6, 4), (3, 3, 3), (2,))
@@ -63,6 +64,7 @@ class Life:
         """The mean of some prompt's states was asked for: all of it is computed in any case."""
         self.random = Random(seed)
         self.forms = Random(~seed)
+        self.looks = Random(seed ^ 0x5EE)
         draw = self.random
         self.sizes = draw.choice(_BLOCK_SIZES) if rule == "on_demand" else (4,)
         self.windows = tuple(draw.choice(_WINDOWS) for _ in self.sizes)
@@ -103,9 +105,13 @@ class Life:
 
     def live(self, actions: int = 60) -> None:
         """Act at random, then let everything come to its end."""
+        watcher = Watcher(self.driver.scheduler, self.driver.cache)
+        watches = self.looks.random() < 0.25
         for _ in range(actions):
             self._act()
             self.driver.cache.check()
+            if watches and self.looks.random() < 0.4:
+                watcher.check(self.driver.now_s)
             self.driver.check_answers()
             self._every_prompt_token_is_counted_once()
         self.quiet = True

@@ -6,11 +6,21 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from octavo.contract.memory_view import BlockFacts
 from octavo.contract.namespace import Namespace
 from octavo.contract.request import FinishReason, Request, Update
 from octavo.contract.retention import PinFacts, TenantShare
 from octavo.engine.loop import Loop, ModelRunner
-from octavo.engine.messages import Begun, Checked, Checks, CoreFacts, News, Snapshot, StepTimes
+from octavo.engine.messages import (
+    Begun,
+    Checked,
+    Checks,
+    CoreFacts,
+    MemoryShown,
+    News,
+    Snapshot,
+    StepTimes,
+)
 from octavo.errors import Corrupted, EngineGone, OctavoError, OverLimit, RequestError
 from octavo.memory.groups import Groups
 from octavo.sched.limits import Limits
@@ -131,6 +141,18 @@ class NearCore:
         except Corrupted as error:
             return Checked(0, Checks(self.checks, failures=1, last_error=str(error)), str(error))
         return Checked(0, Checks(self.checks))
+
+    async def look(self, seen: int) -> MemoryShown:
+        """Show what has changed in the memory."""
+        await asyncio.sleep(0)
+        loop = self._living()
+        frame, paused = loop.look(seen), self.state is CoreState.PAUSED
+        return MemoryShown(0, frame, loop.usage(), loop.stats, *loop.queue_lengths, paused)
+
+    async def show_block(self, block: int, *, prefix: bool = False) -> BlockFacts | None:
+        """Tell of one block."""
+        await asyncio.sleep(0)
+        return self._living().block(block, prefix=prefix)
 
     async def reset_prefix_cache(self) -> int:
         """Forget cached texts that no sequence uses."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from octavo.engine.histogram import Histogram
 from octavo.server.meters import RequestRecord
 from octavo.server.metrics.exposition import Page
@@ -14,6 +16,19 @@ _SECONDS = {
     "inference": "Seconds from a request's first step to its last token.",
 }
 _REFUSALS = {401: "key", 403: "key", 413: "body", 429: "limit", 503: "full"}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What has been counted so far, for whoever looks at differences."""
+
+    output: int
+    """Tokens."""
+    ended: int
+    """Prompts."""
+    first_token: Histogram
+    next_token: Histogram
+    """Seconds; copies."""
 
 
 class RequestMeters:
@@ -79,6 +94,18 @@ class RequestMeters:
             self._max_tokens.add(record.max_tokens)
         self._preemptions.add(record.preemptions)
         self._take_times(record)
+
+    def totals(self) -> Totals:
+        """Return what has been counted so far."""
+        output = sum(tokens for (_, kind), tokens in self._tokens if kind == "output")
+        ended = sum(count for _, count in self._ended)
+        first, later = self._first_token, self._next_token
+        return Totals(
+            int(output),
+            int(ended),
+            Histogram(first.bounds, first.counts.copy(), first.total),
+            Histogram(later.bounds, later.counts.copy(), later.total),
+        )
 
     def _take_times(self, record: RequestRecord) -> None:
         prefill_s, decode_s = record.prefill_s, record.decode_s

@@ -8,12 +8,21 @@ from itertools import count
 from typing import TypeVar
 
 from octavo.contract.request import FinishReason, Request, Update
-from octavo.engine.messages import Checked, Command, Count, Counted, News, PinsListed
+from octavo.engine.messages import (
+    BlockShown,
+    Checked,
+    Command,
+    Count,
+    Counted,
+    MemoryShown,
+    News,
+    PinsListed,
+)
 from octavo.errors import EngineGone, OverLimit, RequestError
 from octavo.server.core import Listener
 
-Answer = Count | PinsListed | Counted | Checked
-_Kind = TypeVar("_Kind", Count, PinsListed, Counted, Checked)
+Answer = Count | PinsListed | Counted | Checked | MemoryShown | BlockShown
+_Kind = TypeVar("_Kind", Count, PinsListed, Counted, Checked, MemoryShown, BlockShown)
 
 
 class Calls:

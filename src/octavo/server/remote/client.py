@@ -13,11 +13,13 @@ from typing import assert_never
 import zmq
 
 from octavo import errors
+from octavo.contract.memory_view import BlockFacts
 from octavo.contract.request import Request
 from octavo.contract.retention import PinFacts
 from octavo.engine.messages import (
     Abort,
     Accepted,
+    BlockShown,
     Check,
     Checked,
     Command,
@@ -28,6 +30,8 @@ from octavo.engine.messages import (
     Failed,
     Finish,
     ListPins,
+    LookAtMemory,
+    MemoryShown,
     News,
     Pause,
     PinsListed,
@@ -37,6 +41,7 @@ from octavo.engine.messages import (
     ResetCache,
     Resume,
     Said,
+    ShowBlock,
     Snapshot,
     Stop,
     Submit,
@@ -182,6 +187,17 @@ class ProcessCore:
     async def check(self) -> Checked:
         """Let it recompute every count of the memory plane."""
         return await self._calls.ask(self._ask, Check, Checked)
+
+    async def look(self, seen: int) -> MemoryShown:
+        """Show what has changed in the memory since frame `seen`; all, if that was not the last."""
+        return await self._calls.ask(self._ask, lambda call: LookAtMemory(call, seen), MemoryShown)
+
+    async def show_block(self, block: int, *, prefix: bool = False) -> BlockFacts | None:
+        """Tell of one block; None: there is no such block. prefix: with the text before it."""
+        answer = await self._calls.ask(
+            self._ask, lambda call: ShowBlock(call, block, prefix), BlockShown
+        )
+        return answer.facts
 
     async def reset_prefix_cache(self) -> int:
         """Forget cached texts that no sequence uses; returns the number of blocks."""
@@ -361,7 +377,7 @@ class ProcessCore:
                 self._listeners.accept(request_id, most)
             case Refused(request_id=request_id, message=message, retry_after_s=later_s):
                 self._listeners.refuse(request_id, message, later_s)
-            case Count() | PinsListed() | Counted() | Checked():
+            case Count() | PinsListed() | Counted() | Checked() | MemoryShown() | BlockShown():
                 self._calls.take_in(report)
             case Said(text=text):
                 self._report(text)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from octavo.contract.retention import PinFacts
 from octavo.contract.sampling import SamplingParams
 from octavo.server.answers import Answer, Unheard, Usage
 from octavo.server.ask import Ask
 from octavo.server.body import bounded_route
-from octavo.server.callers import known_tenant
+from octavo.server.callers import is_admin, known_tenant, tenant_of
 from octavo.server.choice import Choice, Piece
 from octavo.server.failures import ApiError
 from octavo.server.generate import Generation
@@ -47,6 +48,8 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         summary="Keep a text in memory ahead of time",
     )
     async def create_pin(body: PinBody, request: Request) -> Response:
+        if tenant_of(request, parts) is None:
+            raise ApiError(403, "a pin is a tenant's: make it with the tenant's key")
         form = _PinForm()
         answer = await generation.counted(request, prepare(body, request, form))
         if isinstance(answer, Unheard):
@@ -62,14 +65,23 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
 
     @routes.get(PATH, responses=replies(PinListReply), summary="All pins")
     async def list_pins(request: Request) -> Response:
-        pins = await parts.core.pins(known_tenant(request, parts).name)
-        return json_response({"object": "list", "data": [_told(pin) for pin in pins]})
+        admin = is_admin(request)
+        pins = await parts.core.pins(None if admin else known_tenant(request, parts).name)
+        told = [_told(pin) | ({"tenant": pin.tenant} if admin else {}) for pin in pins]
+        return json_response({"object": "list", "data": told})
 
     @routes.delete(PATH + "/{name:path}", responses=replies(UnpinReply), summary="End a pin")
-    async def delete_pin(name: str, request: Request) -> Response:
-        if await find(request, name) is None:
+    async def delete_pin(
+        name: str,
+        request: Request,
+        tenant: Annotated[
+            str | None, Query(description="Whose it is: for administrators alone")
+        ] = None,
+    ) -> Response:
+        whose = _holder(request, parts, tenant)
+        if not any(pin.name == name for pin in await parts.core.pins(whose)):
             raise ApiError(404, f"there is no pin {name!r:.80} (GET {PATH})", param="name")
-        blocks = await parts.core.unpin(name, known_tenant(request, parts).name)
+        blocks = await parts.core.unpin(name, whose)
         told = {"object": "cache.pin", "name": name, "deleted": True, "blocks": blocks}
         return json_response(told)
 
@@ -88,6 +100,18 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         return await generation.answer(request, terms, [prompt], params, form, came_s)
 
     return routes
+
+
+def _holder(request: Request, parts: Parts, tenant: str | None) -> str:
+    """Return whose pin is meant. tenant: as an administrator names it. Raises ApiError."""
+    own = tenant_of(request, parts)
+    if tenant is not None:
+        if is_admin(request):
+            return tenant
+        raise ApiError(400, "tenant: it is for administrators alone", param="tenant")
+    if own is None:
+        raise ApiError(400, "tenant: name the one whose pin it is", param="tenant")
+    return own.name
 
 
 async def _prompt(prompter: Prompter, body: PinBody) -> Prompt:

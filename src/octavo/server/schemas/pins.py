@@ -45,6 +45,7 @@ class PinReply(Reply):
     blocks: int = Field(description="Blocks of text that it holds")
     requests: int = Field(description="Live ones that name it: it holds as long as they live")
     expires_in_s: float | None = Field(description="None: a request that names it lives")
+    tenant: str | None = Field(None, description="Whose it is: told to administrators")
 
 
 class MadePinReply(PinReply):
