@@ -64,7 +64,7 @@ def main() -> int:
         counts: dict[str, Counter[str]] = {}
         for name in SETS:
             counts[name] = asyncio.run(ask_all(server.address, name, options))
-            say(f"{name}: {dict(counts[name])}")  # all sets take hours
+            say(f"{name}: {dict(counts[name])}")  # all of it takes an hour
     counts["all"] = total = sum(counts.values(), Counter())
     rows = [
         {"set": name, **{part: count[part] for part in COUNTED}} for name, count in counts.items()

@@ -427,7 +427,7 @@ def _limits(config: EngineConfig, device: str, longest: int, pool_tokens: int) -
         longest,
         pool_tokens,
         long_prefill_tokens=config.long_prefill_tokens(device),
-        max_long_prefills=config.max_long_partial_prefills,
+        max_long_prefills=config.long_prefills(device),
     )
 
 

@@ -22,12 +22,13 @@ MOST_THREADS = 1024
 LONG_PREFILL_ON_CPU, LONG_PREFILL_ON_GPU = 128, 512
 """Tokens of a long prompt in a step, so that it keeps others waiting for some tenths of a second at
 most: docs/performance/serving.md."""
+LONG_PREFILLS_ON_CPU, LONG_PREFILLS_ON_GPU = 1, 2
+"""Long prompts in a step."""
 _SWITCHES = ("partial_blocks", "kv_cache_metrics", "enforce_eager", "deterministic", "offline")
 _REQUIRED = (
     "block_size",
     "max_num_seqs",
     "max_num_batched_tokens",
-    "max_long_partial_prefills",
     "seed",
     "give_way_ms",
     "touch_ahead_mb",
@@ -78,8 +79,9 @@ class EngineConfig:
     long_prefill_token_threshold: int | None = 0
     """A prompt with more tokens to compute than this is given so many a step; 0: none is long.
     None, the server's default: as `long_prefill_tokens` says for the device."""
-    max_long_partial_prefills: int = 2
-    """Long prompts that are given tokens in one step; shorter ones pass the others."""
+    max_long_partial_prefills: int | None = 2
+    """Long prompts that are given tokens in one step; shorter ones pass the others. None, the
+    server's default: as `long_prefills` says for the device."""
     max_model_len: int | None = None
     """Longest text; None: the model's context."""
     reservation: str = "on_demand"
@@ -180,6 +182,12 @@ class EngineConfig:
         if self.long_prefill_token_threshold is not None:
             return self.long_prefill_token_threshold
         return LONG_PREFILL_ON_CPU if device == "cpu" else LONG_PREFILL_ON_GPU
+
+    def long_prefills(self, device: str) -> int:
+        """Return how many long prompts are given tokens in one step on a device."""
+        if self.max_long_partial_prefills is not None:
+            return self.max_long_partial_prefills
+        return LONG_PREFILLS_ON_CPU if device == "cpu" else LONG_PREFILLS_ON_GPU
 
     def _settle_count(self, name: str, *, least: int) -> None:
         """Check a whole number of any kind, numpy's included, and keep it as an int; None stays."""

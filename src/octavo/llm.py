@@ -44,6 +44,7 @@ class LLM:
     """
 
     _closed = _handed_over = False
+    _checker: Checker | None = None
 
     def __init__(
         self,
@@ -113,7 +114,6 @@ class LLM:
         self._engine: Engine = self._built.engine
         self._runs: dict[str, Run] = {}
         self._lock, self._thread = threading.RLock(), 0  # who is being answered, in runs
-        self._checker: Checker | None = None
         self.requests = request_builder(self._built, self.config, report or _to_stderr)
 
     def generate(

@@ -54,16 +54,17 @@ def test_the_engine_gets_its_settings():
 @pytest.mark.parametrize(
     ("flags", "on_cpu", "on_gpu"),
     [
-        ({}, 128, 512),
-        ({"long_prefill_token_threshold": "300"}, 300, 300),
-        ({"long_prefill_token_threshold": "0"}, 0, 0),
+        ({}, (128, 1), (512, 2)),
+        ({"long_prefill_token_threshold": "300"}, (300, 1), (300, 2)),
+        ({"long_prefill_token_threshold": "0"}, (0, 1), (0, 2)),
+        ({"max_long_partial_prefills": "3"}, (128, 3), (512, 3)),
     ],
 )
-def test_a_long_prompt_gets_what_suits_the_device_unless_told(flags, on_cpu, on_gpu):
+def test_long_prompts_get_what_suits_the_device_unless_told(flags, on_cpu, on_gpu):
     config, _ = config_of(**flags)
 
-    assert config.long_prefill_tokens("cpu") == on_cpu
-    assert config.long_prefill_tokens("cuda:1") == on_gpu
+    assert (config.long_prefill_tokens("cpu"), config.long_prefills("cpu")) == on_cpu
+    assert (config.long_prefill_tokens("cuda:1"), config.long_prefills("cuda:1")) == on_gpu
 
 
 def test_tokens_that_sglang_asks_for_are_blocks():

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from octavo.cli.options import BACKEND_HELP, DEVICE_HELP
 from octavo.cli.serve_flags import Flag, Kind, idle, only
-from octavo.config import LONG_PREFILL_ON_CPU, LONG_PREFILL_ON_GPU
+from octavo.config import (
+    LONG_PREFILL_ON_CPU,
+    LONG_PREFILL_ON_GPU,
+    LONG_PREFILLS_ON_CPU,
+    LONG_PREFILLS_ON_GPU,
+)
 
 _ONE_DEVICE = "one engine uses one device"
 _NO_ADAPTERS = "there are no LoRA adapters yet"
@@ -231,8 +236,8 @@ SCHEDULER: tuple[Flag, ...] = (
     Flag(
         name="max-long-partial-prefills",
         kind=Kind.COUNT,
-        default=2,
-        help="Such prompts that are computed in one step.",
+        help=f"Such prompts that are computed in one step. Without it, {LONG_PREFILLS_ON_CPU} on a "
+        f"CPU, {LONG_PREFILLS_ON_GPU} on a GPU.",
     ),
     Flag(
         name="max-queued-requests",
