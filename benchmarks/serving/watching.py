@@ -36,7 +36,7 @@ PATH = f"/v1/debug/memory/events?hz={HZ}"
 
 def main() -> int:
     made = parser(__doc__)
-    made.set_defaults(memory="3600MiB")
+    made.set_defaults(memory="3600MiB")  # of the embedded model, a little more than 10,000 blocks
     made.add_argument("--streams", type=int, default=32)
     made.add_argument("--requests", type=int, default=64)
     made.add_argument("--prompt", type=int, default=512, help="tokens")
@@ -124,9 +124,9 @@ class Watcher:
 
 
 def server_rounds(options: object) -> list[dict[str, object]]:
-    flags = server_flags(options, "--max-num-seqs", str(options.streams))
+    flags = [*server_flags(options), "--max-num-seqs", str(options.streams)]
     rows: list[dict[str, object]] = []
-    with serving(*flags, "--num-gpu-blocks-override", str(BLOCKS)) as server:
+    with serving(*flags) as server:
         words = site_of(server.address).words
         rate(server.address, chains_of(words, options, -1), options)
         for number in range(options.rounds):

@@ -77,7 +77,7 @@ def test_deltas_on_a_snapshot_show_what_the_pool_counts_under_load():
         core = server.core
         async with watching(core) as read:
             await read()
-            for round in range(12):
+            for round in range(8):
                 submit(
                     core, f"r{round}", PROMPT[: 4 + round], max_tokens=5 + round, n=1 + round % 3
                 )
