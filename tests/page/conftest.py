@@ -42,10 +42,14 @@ def shown(page_tokenizer):
     server.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def open_page(browser):
-    """Open a page in a context of its own; mistakes of its scripts fail the test."""
+    """Open a page in a context of its own; mistakes of its scripts fail at the end."""
     contexts, mistakes = [], []
+
+    def note(said):
+        if "Content Security Policy" in said.text:
+            mistakes.append(said.text)
 
     def open_one(url, **options):
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
@@ -53,12 +57,7 @@ def open_page(browser):
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: mistakes.append(str(error)))
-        page.on(
-            "console",
-            lambda said: (
-                mistakes.append(said.text) if "Content Security Policy" in said.text else None
-            ),
-        )
+        page.on("console", note)
         page.goto(url)
         return page
 
@@ -66,3 +65,9 @@ def open_page(browser):
     for context in contexts:
         context.close()
     assert mistakes == []
+
+
+@pytest.fixture(scope="module")
+def one_page(shown, open_page):
+    """A page that tests use one after the other: opening one takes longer than most of them."""
+    return open_page(shown.url)

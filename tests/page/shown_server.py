@@ -15,6 +15,7 @@ from octavo.server.keys import KeyHolder, KeyTable
 from octavo.server.parts import Parts, ServedModel
 from octavo.server.settings import ServerSettings
 from octavo.server.tenants import Tenant
+from octavo.server.watch.history import keep_history
 from octavo.testing.near_core import NearCore, fake_loop
 from octavo.text.tokenizer import Tokenizer
 from tiny_model import TOKENS
@@ -42,7 +43,8 @@ class ShownServer:
         self.core: NearCore | None = None
         self.parts: Parts | None = None
         self.server: uvicorn.Server | None = None
-        self._serving = None
+        self._serving: asyncio.Task[None] | None = None
+        self._history: asyncio.Task[None] | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run something in the server's event loop."""
@@ -87,6 +89,7 @@ class ShownServer:
             names=("tiny",), root="tiny.gguf", tokenizer=self._tokenizer, created_s=1
         )
         self.parts = Parts(**{"core": self.core, "model": model, **self._parts})
+        self._history = asyncio.create_task(keep_history(self.parts))
         config = uvicorn.Config(
             build_app(self.parts),
             host="127.0.0.1",
@@ -105,5 +108,6 @@ class ShownServer:
     async def _stop(self) -> None:
         self.server.should_exit = True
         await self._serving
+        self._history.cancel()
         await self.core.stop()
         self.server = None

@@ -41,9 +41,8 @@ def wait_for_words(page, selector, words):
 def choose(page, **options):
     """Set options of the playground, which are folded away at first."""
     for name, value in options.items():
-        page.eval_on_selector(
-            f"#option-{name}", "(field, value) => { field.value = value; }", value
-        )
+        kind = "checked" if value is True else "value"
+        page.eval_on_selector(f"#option-{name}", f"(it, value) => {{ it.{kind} = value; }}", value)
 
 
 def forget(shown):
@@ -53,24 +52,26 @@ def forget(shown):
 
 
 async def idle(core):
+    for name in core.loop.requests:
+        core.abort(name)
     while core.loop.busy:
         await asyncio.sleep(0.02)
 
 
 @pytest.fixture
-def page(shown, open_page):
+def page(shown, one_page):
     """The page, live, of a memory in which nothing is."""
     forget(shown)
-    page = open_page(shown.url)
-    page.wait_for_selector(LIVE)
-    return page
+    one_page.goto(shown.url)
+    one_page.wait_for_selector(LIVE)
+    return one_page
 
 
 def test_a_message_is_answered_and_its_blocks_come_and_are_let_go(page):
     wait_for(page, lambda seen: seen["free"] == 1500)
 
     page.fill("#say", "hello")
-    choose(page, max_tokens="60")
+    choose(page, max_tokens="60", ignore_eos=True)
     page.click("#send")
 
     wait_for(page, lambda seen: seen["in_use"] + seen["tentative"] > 4)
@@ -82,7 +83,7 @@ def test_a_message_is_answered_and_its_blocks_come_and_are_let_go(page):
 
 def test_eight_requests_share_the_blocks_of_their_prompt(page):
     page.fill("#say", "hello " * 20)
-    choose(page, max_tokens="120")
+    choose(page, max_tokens="120", ignore_eos=True)
     page.click("#eight")
 
     wait_for(page, lambda seen: seen["shared"] > 4)
@@ -93,7 +94,7 @@ def test_eight_requests_share_the_blocks_of_their_prompt(page):
 
 
 def test_an_answer_can_be_stopped_and_made_again(page):
-    choose(page, max_tokens="1000")
+    choose(page, max_tokens="1000", ignore_eos=True)
     page.fill("#say", "hello")
     page.press("#say", "Enter")
     page.wait_for_function("() => document.querySelector('.turn:last-child').innerText.length > 30")
@@ -197,20 +198,90 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(shown, open_page):
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_fault(shown, open_page, scheme):
+def test_axe_finds_no_serious_fault(shown, open_page):
     package = pytest.importorskip("axe_playwright_python", reason="it brings axe")
+    forget(shown)
     # Scripts of ours alone may run in the page: axe is a guest that the policy must let in.
-    page = open_page(shown.url, color_scheme=scheme, bypass_csp=True)
+    page = open_page(shown.url, color_scheme="light", bypass_csp=True)
     page.wait_for_selector(LIVE)
     page.add_script_tag(path=Path(package.__file__).parent / "axe.min.js")
     for summary in page.locator("summary").all():
         summary.click()
+    choose(page, max_tokens="700", ignore_eos=True, n="2")
+    page.click("#send")
+    page.click(".turn:last-child button")
+    wait_for_words(page, "#followed-tables", "shared with")
 
-    found = page.evaluate("() => axe.run()")["violations"]
+    for theme in ("light", "dark"):
+        assert page.evaluate("() => document.documentElement.dataset.theme") == theme
+        assert faults(page, "document") == []
+        for name in ("tree", "charts", "what-if"):
+            page.click(f"#tab-{name}")
+            page.wait_for_timeout(100)
+            assert faults(page, f"'#{name}'") == []
+        page.click("#theme")
 
-    bad = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in bad] == []
+
+def faults(page, part):
+    """Serious faults of a part of the page, by rule and element."""
+    found = page.evaluate(f"() => axe.run({part})")["violations"]
+    return [
+        (one["id"], one["nodes"][0]["html"])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def test_a_request_is_followed_with_whom_it_shares_and_what_was_copied(page):
+    page.fill("#say", "hello hello")
+    choose(page, max_tokens="1500", ignore_eos=True, n="3")
+    page.click("#send")
+
+    page.click(".turn:last-child button")
+
+    wait_for_words(page, "#followed-tables", "shared with")
+    wait_for_words(page, "#followed-facts", "0 of them found in memory")
+    wait_for_words(page, "#followed-miss", "From token 0 on")
+    wait_for_words(page, "#followed-copies", "was copied to")
+    before = page.locator("#followed-tables .chips li").count()
+    page.wait_for_function(
+        "many => document.querySelectorAll('#followed-tables .chips li').length > many", arg=before
+    )
+    page.click("#stop")
+    wait_for_words(page, "#followed-facts", "It has ended")
+
+
+def test_a_prefix_is_pinned_from_the_tree_and_let_go_again(page):
+    page.fill("#say", "hello " * 8)
+    choose(page, max_tokens="4")
+    page.click("#send")
+    wait_for(page, lambda seen: seen["cached"] > 4)
+
+    page.click("#tab-tree")
+    page.click("#nodes button")
+    page.keyboard.type("rules")
+    page.keyboard.press("Enter")
+
+    wait_for_words(page, "#pins", "rules (")
+    wait_for(page, lambda seen: seen["pinned"] > 4)
+    page.click("#pins button")
+    wait_for_words(page, "#pins", "Nothing is pinned.")
+    wait_for(page, lambda seen: seen["pinned"] == 0)
+
+
+def test_charts_and_what_other_rules_would_reserve_are_told_in_words(page):
+    page.fill("#say", "hello")
+    choose(page, max_tokens="1500", ignore_eos=True)
+    page.click("#send")
+
+    page.focus("#tab-requests")
+    page.keyboard.press("ArrowLeft")
+    wait_for_words(page, "[for=what-if-paged]", "paging, as it is")
+    page.select_option("#rule", "pow2")
+    wait_for_words(page, "[for=what-if-reserved]", "1 of 1 requests would fit")
+    page.click("#stop")
+    page.click("#tab-charts")
+    page.locator("svg[aria-label^='Blocks by state. held:']").wait_for()
 
 
 def test_a_tenant_gives_its_key_and_sees_its_own(page_tokenizer, open_page):

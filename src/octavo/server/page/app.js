@@ -1,14 +1,19 @@
-// The page: one stream of the memory, and what is made of it.
+// The page: a stream of the memory, another of what is followed, and what is made of them.
 
+import { Charts } from "./charts.js";
 import { Chat } from "./chat.js";
-import { byId, fillTexts, write } from "./dom.js";
+import { atMostEvery, byId, fillTexts, write } from "./dom.js";
 import { Live } from "./live.js";
 import { MapView } from "./map_view.js";
 import { Memory } from "./memory.js";
+import { Requests } from "./requests.js";
 import { keys } from "./server.js";
-import { Tabs } from "./tabs.js";
 import { text } from "./strings.js";
+import { Tabs } from "./tabs.js";
+import { Prefixes } from "./tree.js";
+import { WhatIf } from "./what_if.js";
 
+const NODES = 100;
 const READY = new Set(["ready", "paused"]);
 
 class App {
@@ -18,16 +23,63 @@ class App {
     this.memory = new Memory();
     this.mapView = new MapView(this.memory);
     this.chat = new Chat({
-      follow: () => {},
+      follow: (request) => this.#follow(request),
       numberOf: (request) => this.#numberOf(request),
     });
-    this.tabs = new Tabs(document.querySelector(".tabs"), {});
+    this.side = new Memory();
+    this.followed = null;
+    this.requests = new Requests(byId("requests"), this.memory, this.side, (request) => this.#follow(request));
+    this.prefixes = new Prefixes(byId("tree"), this.side);
+    this.charts = new Charts(byId("charts"));
+    this.whatIf = new WhatIf(byId("what-if"), this.memory);
+    this.drawSoon = atMostEvery(250, () => this.#draw());
+    this.sideLive = new Live(() => this.#sidePath(), { event: (kind, data) => this.#sideEvent(kind, data) });
+    this.tabs = new Tabs(document.querySelector(".tabs"), {
+      requests: () => this.drawSoon(),
+      tree: (shown) => {
+        this.sideLive.reopen();
+        if (shown) this.prefixes.open();
+      },
+      charts: (shown) => this.charts.show(shown),
+      "what-if": () => this.drawSoon(),
+    });
     this.live = new Live(() => "v1/debug/memory/events?hz=10", {
       event: (kind, data) => this.#event(kind, data),
       status: (kind, detail) => this.#status(kind, detail),
     });
     this.#keys();
     this.live.start();
+    this.sideLive.start();
+  }
+
+  /** What is asked for beside the map: a request's table, and the tree while it is looked at. */
+  #sidePath() {
+    const tree = this.tabs?.current === "tree";
+    if (this.followed === null && !tree) return null;
+    const follow = this.followed === null ? "" : `&follow=${encodeURIComponent(this.followed)}`;
+    return `v1/debug/memory/events?cells=none${follow}${tree ? `&tree=${NODES}` : ""}`;
+  }
+
+  #sideEvent(kind, data) {
+    if (kind === "state") return;
+    if (!this.side.takeIn(data)) this.sideLive.reopen();
+    this.mapView.outline(this.requests.blocks());
+    this.requests.drawFollowed();
+    if (this.tabs.current === "tree") this.prefixes.draw();
+  }
+
+  #follow(request) {
+    this.followed = request;
+    this.side.forget();
+    this.mapView.outline(new Set());
+    this.tabs.show("requests");
+    this.requests.follow(request);
+    this.sideLive.reopen();
+  }
+
+  #draw() {
+    if (this.tabs.current === "requests") this.requests.draw();
+    if (this.tabs.current === "what-if") this.whatIf.draw();
   }
 
   #event(kind, data) {
@@ -47,6 +99,7 @@ class App {
     }
     this.#write("live", undefined, data.paused);
     this.mapView.update();
+    this.drawSoon();
   }
 
   #numberOf(request) {
@@ -109,6 +162,8 @@ class App {
     this.memory.forget();
     this.mapView.update();
     this.live.reopen();
+    this.sideLive.reopen();
+    this.drawSoon();
   }
 }
 

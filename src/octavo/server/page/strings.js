@@ -218,7 +218,7 @@ export const STRINGS = {
 
   whatIfEmpty: "No request has blocks now. Send some, and see what they would reserve without paging.",
   whatIfHidden: "It is told to administrators, and to the only tenant of a server.",
-  whatIfSwitch: "The same {n} requests under ",
+  whatIfSwitch: "The requests of now ({n}), reserved as ",
   whatIfPaged: "paging, as it is: {blocks} blocks ({logical} without sharing)",
   whatIfRule: "{rule}: {least}{blocks} blocks reserved; {fits} of {n} requests would fit",
   whatIfLeast: "at least ",
