@@ -31,8 +31,11 @@ NO_LOG = ServerSettings(log_access=False, show_block_texts=True)
 class ShownServer:
     """A server in a thread of its own, which can be ended and started again at its address."""
 
-    def __init__(self, tokenizer: Tokenizer, **parts: Any) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, blocks: int = 1500, longest: int = 2000, **parts: Any
+    ) -> None:
         self._tokenizer = tokenizer
+        self._blocks, self._longest = blocks, longest
         self._parts = {"settings": NO_LOG, **parts}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -76,9 +79,9 @@ class ShownServer:
     async def _start(self) -> None:
         self.core = NearCore(
             lambda: fake_loop(
-                1500,
+                self._blocks,
                 vocab_size=len(TOKENS),
-                max_model_len=2000,
+                max_model_len=self._longest,
                 max_num_batched_tokens=2000,
                 pin_limit=0.5,
             ),

@@ -43,6 +43,7 @@ export class WhatIf {
     write(bar.words, words);
     bar.meter.max = most;
     bar.meter.high = room;
+    bar.meter.optimum = 0;
     bar.meter.value = blocks;
   }
 }
