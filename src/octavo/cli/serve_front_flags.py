@@ -70,6 +70,12 @@ FRONT: tuple[Flag, ...] = (
         default=False,
         help="Whoever reaches a server without keys may read the texts in its memory.",
     ),
+    Flag(
+        name="disable-page",
+        kind=Kind.SWITCH,
+        default=False,
+        help="No page at /: the memory is shown by /v1/debug/memory and `octavo top` alone.",
+    ),
     Flag(name="ssl-keyfile", kind=Kind.TEXT, help="Private key of the server's certificate."),
     Flag(name="ssl-certfile", kind=Kind.TEXT, help="The server's certificate; HTTPS from then on."),
     Flag(

@@ -160,6 +160,7 @@ def server_settings(options: Options) -> ServerSettings:
         request_id_headers=options.switch("enable-request-id-headers"),
         open_metrics=options.switch("open-metrics"),
         show_block_texts=options.switch("show-block-texts"),
+        page=not options.switch("disable-page"),
         document=not options.switch("disable-fastapi-docs"),
         cors=_cors(options),
         tool_call_parser=options.text("tool-call-parser"),

@@ -22,6 +22,7 @@ from octavo.server.routes import (
     messages,
     metrics,
     models,
+    page,
     pins,
     responses,
     tokens,
@@ -45,6 +46,7 @@ ROUTERS: tuple[Callable[[Parts], APIRouter], ...] = (
     memory.router,
     health.router,
     admin.router,
+    page.router,
 )
 """Those of which each needs nothing but the parts, in the order of the document."""
 

@@ -19,6 +19,7 @@ from octavo.server.callers import path_of
 from octavo.server.failures import ApiError, as_api_error, error_response
 from octavo.server.logs import AccessLog, Passed
 from octavo.server.parts import Parts
+from octavo.server.routes.page import page_paths
 
 HEALTH_PATHS = frozenset(("/health", "/ping"))
 """They need no key, and are answered while the doors are closed."""
@@ -74,7 +75,8 @@ class Guard:
         self._told = told
         self._id_headers = parts.settings.request_id_headers
         no_key = TOTAL_PATHS if parts.settings.open_metrics else frozenset[str]()
-        self._open = HEALTH_PATHS | no_key
+        page = page_paths() if parts.settings.page else frozenset[str]()
+        self._open = HEALTH_PATHS | page | no_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""

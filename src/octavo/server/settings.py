@@ -145,6 +145,8 @@ class ServerSettings:
     """/metrics needs no key."""
     show_block_texts: bool = False
     """A server that needs no key tells everybody the texts in its memory."""
+    page: bool = True
+    """The page that shows the memory is served."""
     document: bool = True
     """The OpenAPI document is served."""
     cors: CorsSettings | None = None
