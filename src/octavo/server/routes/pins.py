@@ -56,16 +56,8 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
             return answer
         await write_unheard(answer, request.scope)
         pin = await find(request, body.name)
-        size = min(parts.core.facts.block_sizes)
-        if pin is None and form.tokens < size:
-            raise ApiError(
-                400,
-                f"prompt: it has {form.tokens} tokens, and a pin holds whole blocks of {size}: "
-                "pin a longer text",
-                param="prompt" if body.messages is None else "messages",
-            )
         if pin is None:
-            raise ApiError(409, f"name: the pin {body.name!r:.80} has ended already", param="name")
+            raise _no_pin(body, form.tokens, min(parts.core.facts.block_sizes))
         told = {"tokens": form.tokens, "cached_tokens": form.cached}
         return json_response({**_told(pin), **told})
 
@@ -108,6 +100,18 @@ def router(parts: Parts, prompter: Prompter) -> APIRouter:
         return await generation.answer(request, terms, [prompt], params, form, came_s)
 
     return routes
+
+
+def _no_pin(body: PinBody, tokens: int, size: int) -> ApiError:
+    """Say why there is no pin of a text that has been computed. size: tokens of a block."""
+    if tokens < size:
+        return ApiError(
+            400,
+            f"prompt: it has {tokens} tokens, and a pin holds whole blocks of {size}: "
+            "pin a longer text",
+            param="prompt" if body.messages is None else "messages",
+        )
+    return ApiError(409, f"name: the pin {body.name!r:.80} has ended already", param="name")
 
 
 def _holder(request: Request, parts: Parts, tenant: str | None) -> str:
