@@ -48,7 +48,7 @@ def test_a_forced_call_is_the_same_and_comes_piece_by_piece(tiny_gguf):
     assert (call.name, call.arguments) == (other.name, other.arguments)
     assert json.loads(call.arguments)["at"] in ("the inn", "the fox")
     arguments = [one.tool_calls[0].arguments for one in pieces if one.tool_calls]
-    assert len(set(arguments)) > 2
+    assert len(arguments) > 1  # pieces that nobody has taken yet are put together
     assert all(call.arguments.startswith(so_far) for so_far in arguments)
 
 

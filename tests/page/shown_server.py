@@ -25,7 +25,7 @@ TENANTS = KeyTable(
     [KeyHolder(Tenant(name=name), (f"{name}-key",)) for name in ("alice", "bob")], [ADMIN]
 )
 STEP_S = 0.01
-NO_LOG = ServerSettings(log_access=False, show_block_texts=True)
+NO_LOG = ServerSettings(log_access=False, show_block_texts=True, open_page=True)
 
 
 class ShownServer:

@@ -170,7 +170,9 @@ def test_a_step_that_fails_is_reported_and_leaves_the_runner_usable():
 
 @pytest.mark.parametrize("graphs", GRAPHS)
 def test_in_exact_mode_warm_equals_cold_equals_batched_bit_for_bit(graphs):
-    decoder = tiny_decoder(tiny_spec(num_heads=6, num_kv_heads=2), seed=1, device=DEVICE)
+    decoder = tiny_decoder(
+        tiny_spec(num_heads=6, num_kv_heads=2, num_layers=1), seed=1, device=DEVICE
+    )
     prompt = words(2 * LENGTH)
     cold = gpu_hand(decoder, block_size=4, num_blocks=200, exact=True, graphs=graphs)
     cold.start(0, prompt)

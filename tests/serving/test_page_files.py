@@ -1,4 +1,4 @@
-"""The page's files as they are served: small, self-contained, and without a key."""
+"""The page's files as they are served: small, self-contained, and behind keys unless told."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from octavo.server.settings import ServerSettings
 from octavo.server.tenants import Tenant
 from octavo.testing.near_server import served
 
+KEYS = KeyTable([KeyHolder(Tenant(name="alice"), ("key",))])
 MOST_BYTES = 300_000
 MOST_LINES = 400
 
@@ -38,7 +39,7 @@ def test_every_word_that_the_document_names_is_in_the_table():
     assert [name for name in names if not re.search(rf"^  {name}:", table, re.M)] == []
 
 
-def test_files_need_no_key_and_what_they_show_does():
+def test_files_of_an_open_page_need_no_key_and_what_they_show_does():
     async def test(server):
         page = await server.get("/")
         assert page.status_code == 200
@@ -50,7 +51,17 @@ def test_files_need_no_key_and_what_they_show_does():
         assert (await server.get("/page/other.js")).status_code == 401
         assert (await server.get("/v1/debug/memory/events")).status_code == 401
 
-    served(test, keys=KeyTable([KeyHolder(Tenant(name="alice"), ("key",))]))
+    served(test, keys=KEYS, settings=ServerSettings(open_page=True))
+
+
+def test_else_they_are_behind_the_keys_of_all_routes():
+    async def test(server):
+        for path in ("/", "/page/app.js"):
+            assert (await server.get(path)).status_code == 401
+            key = {"authorization": "Bearer key"}
+            assert (await server.client.get(path, headers=key)).status_code == 200
+
+    served(test, keys=KEYS)
 
 
 def test_a_server_told_so_has_no_page():

@@ -76,6 +76,13 @@ FRONT: tuple[Flag, ...] = (
         default=False,
         help="No page at /: the memory is shown by /v1/debug/memory and `octavo top` alone.",
     ),
+    Flag(
+        name="open-page",
+        kind=Kind.SWITCH,
+        default=False,
+        help="The page at / needs no key, so that a browser can open it and it can ask for one; "
+        "what it shows needs keys as ever.",
+    ),
     Flag(name="ssl-keyfile", kind=Kind.TEXT, help="Private key of the server's certificate."),
     Flag(name="ssl-certfile", kind=Kind.TEXT, help="The server's certificate; HTTPS from then on."),
     Flag(

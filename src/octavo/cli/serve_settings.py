@@ -161,6 +161,7 @@ def server_settings(options: Options) -> ServerSettings:
         open_metrics=options.switch("open-metrics"),
         show_block_texts=options.switch("show-block-texts"),
         page=not options.switch("disable-page"),
+        open_page=options.switch("open-page"),
         document=not options.switch("disable-fastapi-docs"),
         cors=_cors(options),
         tool_call_parser=options.text("tool-call-parser"),

@@ -75,7 +75,8 @@ class Guard:
         self._told = told
         self._id_headers = parts.settings.request_id_headers
         no_key = TOTAL_PATHS if parts.settings.open_metrics else frozenset[str]()
-        page = page_paths() if parts.settings.page else frozenset[str]()
+        shown = parts.settings.page and parts.settings.open_page
+        page = page_paths() if shown else frozenset[str]()
         self._open = HEALTH_PATHS | page | no_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

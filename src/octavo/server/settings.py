@@ -147,6 +147,8 @@ class ServerSettings:
     """A server that needs no key tells everybody the texts in its memory."""
     page: bool = True
     """The page that shows the memory is served."""
+    open_page: bool = False
+    """Its files, which hold no data, need no key."""
     document: bool = True
     """The OpenAPI document is served."""
     cors: CorsSettings | None = None

@@ -1,4 +1,4 @@
-"""`GET /`: the page that shows the memory, and its files. They hold no data and need no key."""
+"""`GET /`: the page that shows the memory, and its files. They hold no data."""
 
 from __future__ import annotations
 
