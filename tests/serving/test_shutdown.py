@@ -208,22 +208,30 @@ def test_a_server_whose_engine_is_given_up_answers_who_waits_and_ends_with_statu
     assert "the server ends" in caplog.text
 
 
+@contextlib.asynccontextmanager
+async def serving_at(core, parts, ending):
+    """Serve on a free port; (socket, task) once it is ready."""
+    ready = asyncio.Event()
+    with listen("127.0.0.1", 0) as sock:
+        serving = asyncio.create_task(
+            serve(
+                core,
+                lambda: parts,
+                Place(socket=sock),
+                ready=lambda parts: ready.set(),
+                ending=ending,
+            )
+        )
+        await ready.wait()
+        yield sock, serving
+
+
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_the_second_signal_cuts_off_those_that_are_there_and_tells_of_nobody_else(caplog, waiting):
     async def run():
         core = NearCore(fake_loop)
-        parts, ending, ready = Parts(core=core, model=MODEL), Ending(), asyncio.Event()
-        with listen("127.0.0.1", 0) as sock:
-            serving = asyncio.create_task(
-                serve(
-                    core,
-                    lambda: parts,
-                    Place(socket=sock),
-                    ready=lambda parts: ready.set(),
-                    ending=ending,
-                )
-            )
-            await ready.wait()
+        parts, ending = Parts(core=core, model=MODEL), Ending()
+        async with serving_at(core, parts, ending) as (sock, serving):
             await core.pause()
             async with httpx2.AsyncClient(base_url=address_of(sock, tls=False)) as client:
                 assert (await client.get("/health")).status_code == 200
@@ -254,18 +262,8 @@ def test_a_task_that_fails_in_the_background_is_told_of_and_health_turns_red(mon
 
     async def run():
         core = NearCore(fake_loop)
-        parts, ending, ready = Parts(core=core, model=MODEL), Ending(), asyncio.Event()
-        with listen("127.0.0.1", 0) as sock:
-            serving = asyncio.create_task(
-                serve(
-                    core,
-                    lambda: parts,
-                    Place(socket=sock),
-                    ready=lambda parts: ready.set(),
-                    ending=ending,
-                )
-            )
-            await ready.wait()
+        parts, ending = Parts(core=core, model=MODEL), Ending()
+        async with serving_at(core, parts, ending) as (sock, serving):
             async with httpx2.AsyncClient() as client:
                 reply = await client.get(f"{address_of(sock, tls=False)}/health")
             ending.hear(signal.SIGTERM)
