@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 from base64 import b64decode
 from collections.abc import Generator, Iterable
 from typing import Any, cast
-from urllib.parse import urlsplit
 
+from octavo.bench.serve.http import read_address
 from octavo.errors import ConfigError, EngineGone
 
 Told = dict[str, Any]
@@ -62,21 +61,11 @@ def events(
 
 
 def _connection(url: str, *, verify: bool) -> tuple[http.client.HTTPConnection, str]:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"--url {url!r} cannot be read: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"--url must be like http://127.0.0.1:8000, got {url!r}")
-    prefix = parts.path.rstrip("/")
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(host, port or 80, timeout=_PATIENCE_S), prefix
-    tls = ssl.create_default_context()
-    if not verify:
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    made = http.client.HTTPSConnection(host, port or 443, timeout=_PATIENCE_S, context=tls)
-    return made, prefix
+    at = read_address(url, verify=verify, flag="--url")
+    if at.tls is None:
+        return http.client.HTTPConnection(at.host, at.port, timeout=_PATIENCE_S), at.prefix
+    made = http.client.HTTPSConnection(at.host, at.port, timeout=_PATIENCE_S, context=at.tls)
+    return made, at.prefix
 
 
 def _refusal(url: str, status: int, body: bytes) -> ConfigError | EngineGone:

@@ -51,16 +51,20 @@ class Address:
 
 
 def read_address(
-    url: str, headers: Mapping[str, str] | None = None, *, verify: bool = True
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    verify: bool = True,
+    flag: str = "--base-url",
 ) -> Address:
-    """Read an address such as http://127.0.0.1:8000. Raises ConfigError."""
+    """Read an address such as http://127.0.0.1:8000. flag: gave it. Raises ConfigError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"--base-url {url!r} cannot be read: {error}") from None
+        raise ConfigError(f"{flag} {url!r} cannot be read: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"--base-url must be like http://127.0.0.1:8000, got {url!r}")
+        raise ConfigError(f"{flag} must be like http://127.0.0.1:8000, got {url!r}")
     for name, value in (headers or {}).items():
         if any(sign in name + value for sign in "\r\n"):
             raise ConfigError(f"--header {name!r} has a line break in it")
